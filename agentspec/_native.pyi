@@ -136,6 +136,7 @@ class ForestCore:
         max_tokens: int,
         min_prob: float,
         maker: DraftMaker,
+        learn_later: bool = False,
     ) -> list[Draft] | None: ...
     def draft_after_named(
         self,

@@ -100,12 +100,20 @@ class Forest:
     of the parent raises ForkedForestError.
     """
 
-    def __init__(self, config: ForestConfig | None = None, *, prior: bytes | None = None) -> None:
+    def __init__(
+        self,
+        config: ForestConfig | None = None,
+        *,
+        prior: bytes | None = None,
+        learns_later: bool = False,
+    ) -> None:
         """Make an empty forest.
 
         Args:
             config: limits and trees.
             prior: state of the model that each stage starts from; None = the shipped prior.
+            learns_later: :meth:`step` drafts from the trees as of the step before. A thread adds the new
+                tokens while the model runs. Drafts still do not depend on time.
 
         Raises:
             ConfigError: the prior is not the state of a model.
@@ -115,6 +123,7 @@ class Forest:
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
+        self._step = functools.partial(self._core.step_named, learn_later=learns_later)
         self._trees = TreeRegistry(self.config, self._core, prior)
         self._saving = threading.Lock()  # one thread at a time reads a tree
         self._moving = threading.Lock()  # of a session's past into its tree: an erasure misses neither
@@ -239,7 +248,7 @@ class Forest:
             TokenError: an array is not one-dimensional int32, or holds a negative id.
             ConfigError: max_tokens is negative or not an integer, or min_prob is not between 0 and 1.
         """
-        return self._drafts(self._core.step_named, updates, max_tokens, min_prob)
+        return self._drafts(self._step, updates, max_tokens, min_prob)
 
     def draft_after(
         self, assumed: Iterable[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
@@ -271,7 +280,7 @@ class Forest:
         self._core.start_threads()
 
     def settle(self) -> None:
-        """Return once the trees have learned all tokens from steps of :meth:`rows`."""
+        """Return once the trees have learned all tokens of past steps, if a thread does so later."""
         self._core.settle()
 
     def finish(self, request_id: str, learn: bool = True) -> None:

@@ -91,7 +91,7 @@ class Lane:
         max_len: int = MAX_MODEL_LEN,
     ) -> None:
         if proposer is None:
-            proposer = NoDrafts() if draft.is_off else Forest(ForestConfig())
+            proposer = NoDrafts() if draft.is_off else Forest(ForestConfig(), learns_later=True)
         num_slots = num_slots or num_clients
         self._clock = clock or StepClock()
         self._admission = Admission(

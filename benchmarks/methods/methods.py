@@ -75,7 +75,7 @@ _DATASTORE = DraftConfig(mode="tree", max_tokens=MOST_DRAFT)
 
 
 def _forest(*sources: Source) -> Callable[[Target], Proposer]:
-    return lambda _: Forest(ForestConfig(sources=sources))
+    return lambda _: Forest(ForestConfig(sources=sources), learns_later=True)
 
 
 def _network(load: Callable[[Path, Transformer], DraftNetwork], head: str) -> Callable[[Target], Proposer]:

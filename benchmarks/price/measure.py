@@ -130,7 +130,7 @@ def figures(cells: Mapping[str, Mapping[str, Figures]]) -> Figures:
 def _proposer(name: str, work: Work) -> Proposer:
     if name == OFF:
         return NoDrafts()
-    forest = Forest(ForestConfig())
+    forest = Forest(ForestConfig(), learns_later=True)
     for stage, output in work.history:
         forest.learn(stage_key(stage), output)
     return forest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agentspec.replay.engine.sizes import Sizes as WorkSizes
 
-CALLS_PER_CLIENT = 2  # with fewer, most of a run would be its end, when clients are idle
+CALLS_PER_CLIENT = 4  # with fewer, few steps of a run have no prompts and no idle clients
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,10 @@ def test_bars_cover_all_shapes() -> None:
     assert CARD.summary({})["price_vs_none_min"] is None
 
 
-def test_each_client_has_two_calls_at_least() -> None:
-    assert FULL.num_calls(16, least=8) == 32
+def test_each_client_has_four_calls_at_least() -> None:
+    assert FULL.num_calls(16, least=8) == 64
     assert FULL.num_calls(1, least=8) == 8
-    assert QUICK.work(least=3).calls == 8
+    assert QUICK.work(least=3).calls == 16
 
 
 @pytest.mark.usefixtures("_one_thread")
@@ -102,5 +102,5 @@ def test_a_set_with_too_few_calls_is_named(tmp_path: Path) -> None:
     for name in QUICK.sets:
         with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
             file.write('{"session": "s", "stage": "plan", "prompt": "ab", "response": "one two"}\n' * 3)
-    with pytest.raises(ConfigError, match="'rsl_sql_bird_dev_gpt4o' has 3 calls to measure, not 8"):
+    with pytest.raises(ConfigError, match="'rsl_sql_bird_dev_gpt4o' has 3 calls to measure, not 16"):
         measure("bundled", tmp_path, QUICK, 1, lambda _: None)

@@ -7,6 +7,7 @@ import random
 import re
 import threading
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -995,6 +996,49 @@ def test_drafts_do_not_depend_on_the_number_of_threads():
     assert any(drafted for drafted, *_ in expected)
     for threads in (2, 3, 8):
         assert run_workload(Forest(ForestConfig(**small, threads=threads))) == expected
+
+
+class Settled(Forest):
+    """A forest whose caller waits after each step until the trees have learned its tokens."""
+
+    def step(self, *args: Any) -> list[Draft]:
+        drafts = super().step(*args)
+        self.settle()
+        return drafts
+
+
+def test_drafts_do_not_depend_on_when_tokens_are_learned_later():
+    small = {"stage_limit_bytes": 64 << 10, "tenant_limit_bytes": 1 << 20}
+    expected = run_workload(Settled(ForestConfig(**small), learns_later=True))
+    assert any(drafted for drafted, *_ in expected)
+    for _ in range(3):
+        assert run_workload(Forest(ForestConfig(**small), learns_later=True)) == expected
+
+
+def test_what_is_learned_later_is_what_is_learned_at_once():
+    forests = Forest(), Forest(learns_later=True)
+    for forest in forests:
+        run_workload(forest)
+    at_once, later = forests
+    for stage in (EXTRACT, COMBINE, OTHER):
+        assert later.stats(stage) == at_once.stats(stage)
+        for forest in forests:
+            forest.start("r", stage, text(3, 40, 12))
+        drafts = [forest.step([("r", text(4, 5, 12))])[0] for forest in forests]
+        assert len(drafts[0]) > 0
+        assert_same(*drafts)
+        for forest in forests:
+            forest.finish("r")
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_requests_of_one_step_draft_from_each_other_unless_tokens_are_learned_later(later):
+    forest = Forest(learns_later=later)
+    forest.start("writer", EXTRACT, ids(1))
+    forest.start("reader", EXTRACT, ids(2))
+    drafts = forest.step([("writer", ids(10, 11, 12, 13)), ("reader", ids(10))])
+    assert drafts[1].token_ids.tolist() == ([] if later else [11, 12, 13])
+    assert forest.draft("reader").token_ids.tolist() == [11, 12, 13]
 
 
 def test_impossible_thread_counts_are_refused():

@@ -41,6 +41,7 @@ def accepted(server: Any) -> int:
     return sum(one["num_accepted_tokens"] for one in figures(server).values())
 
 
+@pytest.mark.slow  # two servers; tests/vllm_plugin/test_lora.py has the trees of all adapters
 def test_adapters_and_tenants_have_trees_of_their_own(serving: Any, tmp_path: Path) -> None:
     modules = [f"{name}={make_adapter(tmp_path / name, seed)}" for seed, name in enumerate(("red", "blue"))]
     few = ("--max-num-seqs", "16")  # with adapters vLLM needs room for the drafts of all these requests

@@ -165,7 +165,7 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
         from agentspec.engine import TorchEngine
 
     config = plan.config
-    forest = None if config.draft.is_off else Forest(plan.forest)
+    forest = None if config.draft.is_off else Forest(plan.forest, learns_later=True)
     try:
         engine = TorchEngine(config, forest)
     except (RuntimeError, AssertionError) as error:  # torch: no such device, not enough memory

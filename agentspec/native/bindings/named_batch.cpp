@@ -104,10 +104,11 @@ py::object named(const py::dict& requests, const py::list& updates, const DraftM
 }
 
 py::object step_named(ForestCore& self, const py::dict& requests, const py::list& updates,
-                      std::uint32_t max_tokens, double min_prob, const DraftMaker& maker) {
+                      std::uint32_t max_tokens, double min_prob, const DraftMaker& maker, bool learn_later) {
   self.expect(updates.size());
-  return named(requests, updates, maker,
-               [&](const BatchUpdate& update) { return self.step(update, max_tokens, min_prob); });
+  return named(requests, updates, maker, [&](const BatchUpdate& update) {
+    return self.step(update, max_tokens, min_prob, learn_later);
+  });
 }
 
 py::object draft_after_named(ForestCore& self, const py::dict& requests, const py::list& updates,
@@ -120,10 +121,10 @@ py::object draft_after_named(ForestCore& self, const py::dict& requests, const p
 
 void register_named_batch(ForestCoreClass& cls) {
   cls.def("step_named", &step_named, py::arg("requests"), py::arg("updates"), py::arg("max_tokens"),
-          py::arg("min_prob"), py::arg("maker"),
+          py::arg("min_prob"), py::arg("maker"), py::arg("learn_later") = false,
           "step() for [(key, int32 array), ...]; requests[key].number is the request. Returns the maker's\n"
           "objects, one per update; None, with nothing changed, if a key is unknown or named twice or an\n"
-          "update is not such a pair.");
+          "update is not such a pair. learn_later: a thread updates shared indices and models afterwards.");
   cls.def("draft_after_named", &draft_after_named, py::arg("requests"), py::arg("updates"),
           py::arg("max_tokens"), py::arg("min_prob"), py::arg("maker"),
           "The same for draft_after(): the tokens are assumed, and nothing changes.");

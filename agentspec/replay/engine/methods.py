@@ -28,7 +28,7 @@ def proposer(method: str, history: Sequence[tuple[str, Tokens]]) -> Proposer:
         return NoDrafts()
     if method == NGRAM:
         return LiveDrafter(PromptLookup(NGRAM_DRAFT))
-    forest = Forest(ForestConfig())
+    forest = Forest(ForestConfig(), learns_later=True)
     for stage, output in history:
         forest.learn(stage_key(stage), output)
     return forest

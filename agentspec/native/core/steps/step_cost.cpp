@@ -80,8 +80,10 @@ void StepCost::take(const Step& step, bool is_early) {
   if (num_steps_ > 1) {
     Causes change;
     for (std::size_t i = 0; i < kNumCauses; ++i) change[i] = work[i] - last_[i];
-    const double s = within_reason(seconds - last_s_, change, weight, is_early);
-    fade(weight, change, s);
+    const double expected = std::inner_product(change.begin(), change.end(), slopes_.begin(), 0.0);
+    const double trust = mean_s_ / std::max({mean_s_, last_s_, last_s_ + expected});
+    const double s = within_reason(seconds - last_s_, expected, weight, trust, is_early);
+    fade(weight, change, s, trust);
     seconds = last_s_ + s;
   }
   last_ = work;
@@ -94,19 +96,18 @@ void StepCost::take(const Step& step, bool is_early) {
 }
 
 /// Returns the change of seconds, clipped towards the fit if it is an outlier.
-double StepCost::within_reason(double change, const Causes& work, double weight, bool is_early) {
-  const double expected = std::inner_product(work.begin(), work.end(), slopes_.begin(), 0.0);
-  const double off = change - expected;
+double StepCost::within_reason(double change, double expected, double weight, double trust, bool is_early) {
+  const double off = trust * (change - expected);
   const double limit = kOutlier * std::max(deviation_, kLeastShare * mean_s_);
   deviation_ += weight * (std::min(std::abs(off), kOutlier * limit) - deviation_);
   if (is_early) return change;
-  const double clipped = expected + std::min(limit, std::max(-limit, off));
+  const double clipped = expected + std::min(limit, std::max(-limit, off)) / trust;
   return std::max(clipped, kLeastShare * mean_s_ - last_s_);  // the step's seconds stay positive
 }
 
-void StepCost::fade(double weight, const Causes& change, double s) {
+void StepCost::fade(double weight, const Causes& change, double s, double trust) {
   const double keep = 1 - weight;
-  const double add = keep * weight;
+  const double add = keep * weight * trust * trust;
   for (std::size_t i = 0; i < kNumCauses; ++i) {
     for (std::size_t j = 0; j < kNumCauses; ++j)
       products_[i][j] = keep * products_[i][j] + add * change[i] * change[j];

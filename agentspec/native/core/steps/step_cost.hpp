@@ -19,9 +19,10 @@ namespace agentspec {
 /// the first draft token of a step has a cost of its own: on a CPU another kernel multiplies two rows than
 /// one. The cost is fitted by least squares over the changes between steps, fading over kWindow steps. It
 /// uses changes, not levels: slow influences (the context, the text, the machine) affect both seconds and
-/// drafts. There is little evidence at the start, and if the number of draft tokens hardly changes. Then the
-/// price is drawn to kFirstPrice, and the stair to nothing. At that price drafts are made, which gives
-/// evidence. The same steps give the same price.
+/// drafts. A step's noise is taken to be proportional to its seconds: one with a long prompt says little
+/// about draft tokens. There is little evidence at the start, and if the number of draft tokens hardly
+/// changes. Then the price is drawn to kFirstPrice, and the stair to nothing. At that price drafts are made,
+/// which gives evidence. The same steps give the same price.
 ///
 /// Constant time per step; stores the first few steps and the last one. Not thread-safe.
 class StepCost {
@@ -68,8 +69,8 @@ class StepCost {
 
   bool is_typical(const Step& step) const;
   void take(const Step& step, bool is_early);
-  double within_reason(double change, const Causes& work, double weight, bool is_early);
-  void fade(double weight, const Causes& change, double s);
+  double within_reason(double change, double expected, double weight, double trust, bool is_early);
+  void fade(double weight, const Causes& change, double s, double trust);
   void fit();
   Fit solved(const Causes& weights, double first_s) const;
 
