@@ -137,10 +137,12 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
 
 
 ENGINE_LAYERS = (
-    ("batch", "forced_drafts", "pace", "passed", "promises"),
+    ("batch", "forced_drafts", "pace", "promises"),
     ("model",),
-    ("drafters", "text"),
-    ("sampling", "engine_config"),
+    ("text",),
+    ("sampling",),
+    ("passed",),
+    ("drafters", "engine_config"),
     ("request", "verifier"),
     ("admission", "counters", "outbox", "scheduler"),
     ("decoder",),

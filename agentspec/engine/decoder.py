@@ -401,7 +401,8 @@ def _passed(
             continue
         kept = [*range(num_own), *(num_own + node for node in path)]
         place = row.choice.key, segment.slot, segment.start
-        found.append(PassedRow(*place, segment.token_ids, kept, row_hidden, row_logits))
+        sampler = row.choice.sampler
+        found.append(PassedRow(*place, segment.token_ids, kept, row_hidden, row_logits, sampler))
     return found
 
 

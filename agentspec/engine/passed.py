@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from agentspec.engine.sampling.state import SamplerState
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassedRow:
@@ -23,6 +25,7 @@ class PassedRow:
         kept: the tokens that stay: indices in ``token_ids``, ascending.
         hidden: ``[n, layers * hidden]``, the layers that the proposer asked for; None if none.
         logits: float32 ``[m, vocab]`` of the last m tokens; empty within a prompt.
+        sampler: of the sequence, which its owner keeps up to date.
     """
 
     key: str
@@ -32,6 +35,7 @@ class PassedRow:
     kept: Sequence[int]
     hidden: Tensor | None
     logits: Tensor
+    sampler: SamplerState
 
 
 @runtime_checkable

@@ -39,6 +39,7 @@ class DraftModel:
                 f"the draft model has {model.config.vocab_size} tokens, the served model "
                 f"{target.config.vocab_size}"
             )
+        self.vocab_size = target.config.vocab_size
         self._model = model
 
     def make_cache(self, num_slots: int, max_len: int) -> KVCache:

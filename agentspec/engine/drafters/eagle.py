@@ -36,6 +36,7 @@ class EagleHead:
         has_embeddings: it has embeddings of its own.
 
     Attributes:
+        vocab_size: of the served model.
         hidden_layers: layers of the served model whose inputs it reads.
         most_levels: None: it can draft any number of tokens.
 
@@ -53,6 +54,7 @@ class EagleHead:
         has_embeddings: bool = False,
     ) -> None:
         model = config.model
+        self.vocab_size = target.config.vocab_size
         self.hidden_layers = config.hidden_layers
         self.most_levels: int | None = None
         self._config = config

@@ -58,6 +58,7 @@ class MedusaHeads:
         self.most_levels: int | None = num_heads
         self._target = target
         hidden, vocab = target.config.hidden_size, target.config.vocab_size
+        self.vocab_size = vocab
         with torch.inference_mode():
             self._heads = [
                 _Head(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,6 +18,8 @@ from agentspec.engine.drafters.growing_tree import GrowingTree
 from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.passed import PassedRow
+from agentspec.engine.sampling.coupled import Sharpness, likely_winners
+from agentspec.engine.sampling.state import SamplerState
 from agentspec.proposer import Tokens
 from agentspec.stages import StageKey
 
@@ -29,10 +32,12 @@ class DraftNetwork(Protocol):
     With features, row i stands for the features of token i and for token i + 1; without, for token i.
 
     Attributes:
+        vocab_size: of the served model.
         hidden_layers: layers of the served model: their inputs are its features; () = it has none.
         most_levels: most tokens of a draft; None = any number.
     """
 
+    vocab_size: int
     hidden_layers: tuple[int, ...]
     most_levels: int | None
 
@@ -68,6 +73,8 @@ class _Context:
         num_read: rows that the network has read.
         features: of the rows that it has not read.
         handed_on: what the last row hands on, ``[hidden]``; None if there is none yet.
+        sampler: of the request; None until its first pass.
+        guess: the likeliest next token and its chance, if the request is sampled, until it is known.
     """
 
     draft: DraftConfig
@@ -80,6 +87,8 @@ class _Context:
     num_read: int = 0
     features: list[torch.Tensor] = field(default_factory=list)
     handed_on: torch.Tensor | None = None
+    sampler: SamplerState | None = None
+    guess: tuple[int, float] | None = None
 
     @property
     def num_unread(self) -> int:
@@ -92,6 +101,11 @@ class _Context:
         """True if the network has read all up to the last token."""
         num_rows = len(self.token_ids) - self.shift - self.first
         return self.handed_on is not None and self.num_read == num_rows
+
+    @property
+    def is_sampled(self) -> bool:
+        """True if the request's tokens depend on random numbers."""
+        return self.sampler is not None and not self.sampler.is_greedy
 
     def segment(self) -> Segment:
         """Return the rows that can be read."""
@@ -142,6 +156,7 @@ class ModelDrafter:
         self._depth = min(depth, network.most_levels or depth)
         self._cache = network.make_cache(num_slots, max_len + width * depth)
         self._contexts = LiveRequests[_Context]()
+        self._sharpness = Sharpness()
 
     def start(
         self,
@@ -168,6 +183,7 @@ class ModelDrafter:
                 continue
             if context.slot != row.slot:
                 context.enter(row.slot, row.start)
+            context.sampler = row.sampler
             context.num_seen = row.start + len(row.kept)
             if row.hidden is not None:
                 context.features.append(_kept(row.hidden, row.kept))
@@ -180,7 +196,12 @@ class ModelDrafter:
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take accepted tokens without drafting."""
-        self._contexts[request_id].token_ids += token_ids.tolist()
+        context = self._contexts[request_id]
+        if context.guess is not None and len(token_ids):
+            token, chance = context.guess
+            self._sharpness.learn(chance, is_true=token == int(token_ids[0]))
+            context.guess = None
+        context.token_ids += token_ids.tolist()
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a request."""
@@ -223,7 +244,7 @@ class ModelDrafter:
         rows = torch.stack([context.handed_on for context, _ in growing if context.handed_on is not None])
         sizes = [1] * len(growing)
         for level in range(1, self._depth + 1):
-            self._branch([tree for _, tree in growing], rows, sizes, level)
+            self._branch(growing, rows, sizes, level)
             if level == self._depth:
                 return
             growing, segments, parents = _next_level(growing, sizes)
@@ -233,17 +254,44 @@ class ModelDrafter:
             sizes = [len(segment) for segment in segments]
 
     def _branch(
-        self, trees: Sequence[GrowingTree], rows: torch.Tensor, sizes: Sequence[int], level: int
+        self,
+        growing: Sequence[tuple[_Context, GrowingTree]],
+        rows: torch.Tensor,
+        sizes: Sequence[int],
+        level: int,
     ) -> None:
         """Add the likeliest continuations of these rows to their trees, of which each has some rows."""
         log_probs = self._network.log_probs(rows, level)
-        most = min(max(tree.width for tree in trees), log_probs.shape[1])
-        best, places = (one.cpu().numpy() for one in log_probs.topk(most))
+        most = min(max(tree.width for _, tree in growing), log_probs.shape[1])
+        best, places = log_probs.topk(most)
+        logs, tokens = best.cpu().numpy(), self._network.token_ids(places.cpu().numpy())
+        owners = [context for (context, _), size in zip(growing, sizes, strict=True) for _ in range(size)]
+        sampled = [row for row, context in enumerate(owners) if context.is_sampled]
+        if sampled:
+            chosen = [owners[row] for row in sampled]
+            logs[sampled], tokens[sampled] = self._winners(log_probs[sampled], chosen, level, most)
+        if level == 1:
+            for row in sampled:
+                owners[row].guess = int(tokens[row, 0]), math.exp(logs[row, 0])
         begin = 0
-        for tree, size in zip(trees, sizes, strict=True):
-            chosen = slice(begin, begin + size), slice(0, tree.width)
-            tree.add(self._network.token_ids(places[chosen]), best[chosen])
+        for (_, tree), size in zip(growing, sizes, strict=True):
+            own = slice(begin, begin + size), slice(0, tree.width)
+            tree.add(tokens[own], logs[own])
             begin += size
+
+    def _winners(
+        self, log_probs: torch.Tensor, owners: Sequence[_Context], level: int, most: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Return log chances and tokens of the likeliest samples, by the random numbers of their requests."""
+        num_rows, num_drafted = log_probs.shape
+        if num_drafted < (vocab_size := self._network.vocab_size):
+            token_ids = torch.from_numpy(self._network.token_ids(np.arange(num_drafted))).long()
+            whole = log_probs.new_full((num_rows, vocab_size), -torch.inf)
+            log_probs = whole.index_copy_(1, token_ids.to(whole.device), log_probs)
+        states = [context.sampler for context in owners if context.sampler is not None]
+        positions = np.array([len(state.output_ids) + level - 1 for state in states], np.int64)
+        best, tokens = likely_winners(log_probs, states, positions, most, self._sharpness.value)
+        return best.cpu().numpy(), tokens.cpu().numpy()
 
 
 def _next_level(

@@ -14,6 +14,7 @@ from agentspec.engine.drafters.lookahead import Lookahead
 from agentspec.engine.drafters.token_recycling import TokenRecycler
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
+from agentspec.engine.sampling.state import SamplerState
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, DuplicateRequestError
 from agentspec.generation import SamplingParams
@@ -55,7 +56,7 @@ def row(key: str, token_ids: np.ndarray, likely: dict[int, list[int]], num_own: 
     for place, tokens in likely.items():
         for rank, token in enumerate(tokens):
             logits[place, token] = 10.0 - rank
-    return PassedRow(key, 0, 0, token_ids, [*range(num_own)], None, logits)
+    return PassedRow(key, 0, 0, token_ids, [*range(num_own)], None, logits, SamplerState(SamplingParams()))
 
 
 # ---- Token Recycling ----

@@ -24,6 +24,7 @@ from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.random_weights import RandomWeights
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
+from agentspec.engine.sampling.state import SamplerState
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import CheckpointError, ConfigError, DuplicateRequestError
 from agentspec.generation import GenerationRequest, SamplingParams
@@ -127,6 +128,32 @@ def test_the_served_model_as_its_own_draft_model(exact_model: Transformer, token
     assert len(proposer.steps) <= num_tokens / 5 + num_outputs
 
 
+def test_samples_are_drafted_by_the_random_numbers_of_their_request(
+    exact_model: Transformer, tokenizer: Tokenizer
+) -> None:
+    """The served model as its own draft model: its likeliest tokens are half of the sampled ones at most."""
+    plain = outputs(exact_model, tokenizer, NoDrafts(), DraftConfig(), SAMPLED)
+    network = DraftModel(exact_model, exact_model)
+    proposer = Recording(ModelDrafter(network, NUM_SLOTS, MAX_LEN, depth=4))
+    draft = DraftConfig(max_tokens=100, min_prob=0.0)
+    assert outputs(exact_model, tokenizer, proposer, draft, SAMPLED) == plain
+    num_tokens, num_outputs = sum(map(len, plain)), len(plain)
+    assert len(proposer.steps) <= num_tokens / 4 + num_outputs
+
+
+def test_a_head_of_fewer_tokens_drafts_samples(
+    exact_model: Transformer, tokenizer: Tokenizer, head_path: Path
+) -> None:
+    proposer = Recording(drafter(head_path, exact_model, depth=3))
+    sampling = replace(SAMPLED, temperature=1.0, top_p=1.0)
+    outputs(exact_model, tokenizer, proposer, DraftConfig(max_tokens=8, min_prob=0.0), sampling)
+    head = load_eagle(head_path, exact_model)
+    known = {*head.token_ids(np.arange(head_config()["draft_vocab_size"])).tolist()}
+    drafted = {token for draft in proposer.drafts for token in draft.token_ids.tolist()}
+    assert len(drafted) > 20
+    assert drafted <= known
+
+
 def test_prompts_that_continue_what_a_slot_holds(
     exact_model: Transformer, tokenizer: Tokenizer, head_path: Path
 ) -> None:
@@ -181,7 +208,8 @@ def test_a_request_without_all_features_drafts_nothing(exact_model: Transformer,
         proposer.start("r", STAGE, np.arange(5, dtype=np.int32))
     proposer.finish("r")
     proposer.finish("never started")
-    proposer.watch([PassedRow("r", 0, 0, np.arange(2, dtype=np.int32), [0, 1], None, torch.empty(0, 384))])
+    token_ids, state = np.arange(2, dtype=np.int32), SamplerState(SamplingParams())
+    proposer.watch([PassedRow("r", 0, 0, token_ids, [0, 1], None, torch.empty(0, 384), state)])
 
 
 def test_limits_of_a_request(exact_model: Transformer, tokenizer: Tokenizer, head_path: Path) -> None:
