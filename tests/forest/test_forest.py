@@ -1031,14 +1031,27 @@ def test_what_is_learned_later_is_what_is_learned_at_once():
             forest.finish("r")
 
 
-@pytest.mark.parametrize("later", [False, True])
-def test_requests_of_one_step_draft_from_each_other_unless_tokens_are_learned_later(later):
+@pytest.mark.parametrize(
+    ("later", "num_tokens", "is_shared"),
+    [
+        (False, 2, True),
+        (False, 16, True),
+        (True, 2, False),
+        (True, 3, True),
+        (True, 15, True),
+        (True, 16, False),
+    ],
+)
+def test_requests_of_one_step_draft_from_each_other_where_drafts_save_steps(later, num_tokens, is_shared):
+    """Two requests with two to eight tokens each on the mean; always if tokens are learned at once."""
     forest = Forest(learns_later=later)
     forest.start("writer", EXTRACT, ids(1))
     forest.start("reader", EXTRACT, ids(2))
-    drafts = forest.step([("writer", ids(10, 11, 12, 13)), ("reader", ids(10))])
-    assert drafts[1].token_ids.tolist() == ([] if later else [11, 12, 13])
-    assert forest.draft("reader").token_ids.tolist() == [11, 12, 13]
+    written = np.arange(10, 10 + num_tokens, dtype=np.int32)
+    drafts = forest.step([("writer", written), ("reader", ids(10))])
+    num_known = min(num_tokens - 1, 4)  # four draft tokens behind a match of one, by the paper's rule
+    assert len(drafts[1]) == (num_known if is_shared else 0)
+    assert len(forest.draft("reader")) == num_known
 
 
 def test_impossible_thread_counts_are_refused():
