@@ -112,9 +112,9 @@ class Forest:
         Args:
             config: limits and trees.
             prior: state of the model that each stage starts from; None = the shipped prior.
-            learns_later: where drafts save few steps, :meth:`step` drafts from the trees as of the step before,
-                and a thread adds the new tokens while the model runs. Requests with two to eight new tokens
-                each on the mean also draft from each other's. Drafts still do not depend on time.
+            learns_later: where drafts save few steps, :meth:`step` drafts from the trees as of the step
+                before, and a thread adds the new tokens while the model runs. Requests with two to eight new
+                tokens each on the mean also draft from each other's. Drafts still do not depend on time.
 
         Raises:
             ConfigError: the prior is not the state of a model.
