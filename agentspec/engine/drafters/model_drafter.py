@@ -18,7 +18,7 @@ from agentspec.engine.drafters.growing_tree import GrowingTree
 from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.passed import PassedRow
-from agentspec.engine.sampling.coupled import Sharpness, likely_winners
+from agentspec.engine.sampling.coupled import HEAD, Sharpness, likely_winners
 from agentspec.engine.sampling.state import SamplerState
 from agentspec.proposer import Tokens
 from agentspec.stages import StageKey
@@ -261,18 +261,15 @@ class ModelDrafter:
         level: int,
     ) -> None:
         """Add the likeliest continuations of these rows to their trees, of which each has some rows."""
-        log_probs = self._network.log_probs(rows, level)
-        most = min(max(tree.width for _, tree in growing), log_probs.shape[1])
-        best, places = log_probs.topk(most)
-        logs, tokens = best.cpu().numpy(), self._network.token_ids(places.cpu().numpy())
         owners = [context for (context, _), size in zip(growing, sizes, strict=True) for _ in range(size)]
         sampled = [row for row, context in enumerate(owners) if context.is_sampled]
+        log_probs = self._network.log_probs(rows, level)
+        most = max(tree.width for _, tree in growing)
+        best, places = log_probs.topk(min(HEAD if sampled else most, log_probs.shape[1]))
+        logs, tokens = best.cpu().numpy(), self._network.token_ids(places.cpu().numpy())
         if sampled:
             chosen = [owners[row] for row in sampled]
-            logs[sampled], tokens[sampled] = self._winners(log_probs[sampled], chosen, level, most)
-        if level == 1:
-            for row in sampled:
-                owners[row].guess = int(tokens[row, 0]), math.exp(logs[row, 0])
+            logs[sampled], tokens[sampled] = self._winners(logs[sampled], tokens[sampled], chosen, level)
         begin = 0
         for (_, tree), size in zip(growing, sizes, strict=True):
             own = slice(begin, begin + size), slice(0, tree.width)
@@ -280,18 +277,23 @@ class ModelDrafter:
             begin += size
 
     def _winners(
-        self, log_probs: torch.Tensor, owners: Sequence[_Context], level: int, most: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        self,
+        log_probs: NDArray[np.float32],
+        token_ids: NDArray[np.int32],
+        owners: Sequence[_Context],
+        level: int,
+    ) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
         """Return log chances and tokens of the likeliest samples, by the random numbers of their requests."""
-        num_rows, num_drafted = log_probs.shape
-        if num_drafted < (vocab_size := self._network.vocab_size):
-            token_ids = torch.from_numpy(self._network.token_ids(np.arange(num_drafted))).long()
-            whole = log_probs.new_full((num_rows, vocab_size), -torch.inf)
-            log_probs = whole.index_copy_(1, token_ids.to(whole.device), log_probs)
         states = [context.sampler for context in owners if context.sampler is not None]
         positions = np.array([len(state.output_ids) + level - 1 for state in states], np.int64)
-        best, tokens = likely_winners(log_probs, states, positions, most, self._sharpness.value)
-        return best.cpu().numpy(), tokens.cpu().numpy()
+        vocab_size = self._network.vocab_size
+        logs, tokens = likely_winners(
+            log_probs, token_ids, vocab_size, states, positions, self._sharpness.value
+        )
+        if level == 1:
+            for row, context in enumerate(owners):
+                context.guess = int(tokens[row, 0]), math.exp(logs[row, 0])
+        return logs, tokens
 
 
 def _next_level(

@@ -13,26 +13,20 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from agentspec.engine.sampling.sampler import (
-    RACE_BLOCK,
-    SEED_MASK,
-    Filters,
-    exponentials,
-    filters_of,
-    num_clocks,
-    rank,
-    weights,
-)
+from agentspec.engine.sampling.sampler import RACE_BLOCK, SEED_MASK, exponentials, num_clocks
 from agentspec.engine.sampling.state import SamplerState
+from agentspec.generation import SamplingParams
 
-_HEAD = 512  # likeliest tokens among which top_k and top_p choose here
+HEAD = 256  # likeliest tokens by the estimates, which take part in the race by themselves
 _BLOCKS = 1.5  # sharpness for blocks: the sum of estimates is closer to the truth than each of them
 _LEAST_SHARPNESS, _MOST_SHARPNESS = 0.25, 16.0
 _RATE = 0.05  # of learning
+_LEAST = 1e-300  # share of a token, or of a block
+_LEAST_LAST = 1e-30  # estimate of the last token; below it, the rest is nothing
+
+Numbers = NDArray[np.float64]
 
 
 class Sharpness:
@@ -56,52 +50,79 @@ class Sharpness:
 
 
 def likely_winners(
-    log_probs: Tensor,
+    log_probs: NDArray[np.float32],
+    token_ids: NDArray[np.int32],
+    vocab_size: int,
     states: Sequence[SamplerState],
     positions: NDArray[np.int64],
-    most: int,
     sharpness: float = 1.0,
-) -> tuple[Tensor, Tensor]:
-    """Return the tokens that are likeliest to be sampled, by estimates of the model's chances.
+) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    """Order tokens by their chance to be sampled, given estimates of the model's chances.
 
-    Penalties and grammars are left out.
+    All other tokens are one rest, spread evenly over the race. Penalties and grammars are left out.
 
     Args:
-        log_probs: float32 ``[rows, vocab]``, estimated log chances at temperature 1.
+        log_probs: estimated log chances at temperature 1 of each row's likeliest tokens, float32
+            ``[rows, n]``, the likeliest first.
+        token_ids: these tokens, int32 ``[rows, n]``.
+        vocab_size: of the model.
         states: of each row, not greedy.
         positions: index of each row's token in its output, int64 ``[rows]``.
-        most: tokens per row, at most ``vocab``.
         sharpness: see :class:`Sharpness`.
 
     Returns:
-        Log chances ``[rows, most]``, the likeliest token first, and token ids, int64 ``[rows, most]``.
-        Tokens that a filter excludes have a chance of 0.
+        Log chances ``[rows, n]``, the likeliest token first, and the token ids. Tokens that a filter excludes
+        have a chance of 0.
     """
-    num_rows, vocab_size = log_probs.shape
+    rows = np.arange(len(states))[:, None]
     seeds = np.array([state.seed & SEED_MASK for state in states], np.uint64)
-    numbers = exponentials(seeds, positions, num_clocks(vocab_size)).astype(np.float32)
-    clocks = torch.from_numpy(numbers).to(log_probs.device).log_()
-    shares = _filtered(log_probs, filters_of([state.params for state in states], log_probs.device))
-    blocks = torch.nn.functional.pad(shares, (0, -vocab_size % RACE_BLOCK)).view(num_rows, -1, RACE_BLOCK)
-    by_block = _log_chances(_BLOCKS * sharpness * (blocks.sum(-1).log_() - clocks[:, :-RACE_BLOCK]))
-    of_block, chosen = by_block.topk(min(most, by_block.shape[1]))
-    rivals = blocks[torch.arange(num_rows, device=blocks.device)[:, None], chosen]
-    within = _log_chances(sharpness * (rivals.log_() - clocks[:, None, -RACE_BLOCK:]))
-    best, places = (of_block[:, :, None] + within).flatten(1).topk(most)
-    return best, chosen.gather(1, places // RACE_BLOCK) * RACE_BLOCK + places % RACE_BLOCK
+    clocks = np.log(exponentials(seeds, positions, num_clocks(vocab_size)))
+    shares, rest = _filtered(log_probs.astype(np.float64), [state.params for state in states])
+    blocks, places = token_ids // RACE_BLOCK, token_ids % RACE_BLOCK
+    num_blocks = clocks.shape[1] - RACE_BLOCK
+    sums = np.repeat(rest / num_blocks, num_blocks, 1)
+    np.add.at(sums, (rows, blocks), shares)
+    by_block = _softmax(_BLOCKS * sharpness * (np.log(sums + _LEAST) - clocks[:, :num_blocks]))
+    logs = sharpness * (np.log(shares + _LEAST) - clocks[rows, num_blocks + places])
+    powers = np.exp(logs - logs.max(1, keepdims=True)) * (shares > 0)
+    rivals = np.zeros_like(sums)
+    np.add.at(rivals, (rows, blocks), powers)
+    chances = by_block[rows, blocks] * powers / (rivals[rows, blocks] + _LEAST)
+    order = np.argsort(-chances, 1)
+    with np.errstate(divide="ignore"):
+        return np.log(chances[rows, order]).astype(np.float32), token_ids[rows, order]
 
 
-def _filtered(log_probs: Tensor, filters: Filters) -> Tensor:
-    """Return each row's estimates by its filters, but for a factor: ``[rows, vocab]``."""
-    shares = weights(log_probs, filters)
-    is_ranked = ((filters.top_k > 0) | (filters.top_p < 1))[:, 0]
-    if bool(is_ranked.any()):
-        head = rank(log_probs[is_ranked], filters.of(is_ranked), _HEAD)
-        kept = torch.zeros_like(shares[is_ranked])
-        shares[is_ranked] = kept.scatter_(1, head.token_ids, head.weights.to(kept.dtype))
-    return shares
+def _filtered(log_probs: Numbers, params: Sequence[SamplingParams]) -> tuple[Numbers, Numbers]:
+    """Return the shares of tokens by each row's filters ``[rows, n]``, and that of the rest ``[rows, 1]``.
+
+    The rest counts as so many tokens as likely as the last one.
+    """
+
+    def column(values: Sequence[float]) -> Numbers:
+        return np.array(values, np.float64)[:, None]
+
+    temperature = column([one.temperature for one in params])
+    top_k, top_p = column([one.top_k for one in params]), column([one.top_p for one in params])
+    probs = np.exp(log_probs)
+    weights = np.exp((log_probs - log_probs[:, :1]) / temperature)
+    number = np.maximum(0, 1 - probs.sum(1, keepdims=True)) / np.maximum(probs[:, -1:], _LEAST_LAST)
+    rest = number * weights[:, -1:]
+    ranks = np.arange(weights.shape[1])
+    before = np.cumsum(weights, 1) - weights
+    is_kept = weights >= column([one.min_p for one in params])
+    is_kept &= (top_k <= 0) | (ranks < top_k)
+    total = np.where(
+        top_k > 0, (weights * is_kept).sum(1, keepdims=True), weights.sum(1, keepdims=True) + rest
+    )
+    is_kept &= (top_p >= 1) | (before < top_p * total)
+    weights *= is_kept
+    rest = rest * is_kept[:, -1:]
+    total = weights.sum(1, keepdims=True) + rest
+    return weights / total, rest / total
 
 
-def _log_chances(logs: Tensor) -> Tensor:
-    """Return the logs but for a constant, so that the chances of the last dimension add up to 1, or are 0."""
-    return torch.log_softmax(logs, -1).nan_to_num_(nan=-torch.inf, neginf=-torch.inf)
+def _softmax(logs: Numbers) -> Numbers:
+    powers: Numbers = np.exp(logs - logs.max(1, keepdims=True))
+    powers /= powers.sum(1, keepdims=True)
+    return powers
