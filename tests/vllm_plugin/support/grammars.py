@@ -117,7 +117,7 @@ def drafts(most: int = 31, most_tokens: int = 1000, **options: Any) -> GrammarDr
 
 
 class Clock:
-    """Goes on by some seconds whenever it is read."""
+    """Adds some seconds whenever it is read."""
 
     def __init__(self, step_s: float) -> None:
         self.now_s, self.step_s = 0.0, step_s
