@@ -2,10 +2,10 @@
 
 A sampled token wins a race: ``argmin over i of e_i / p(i)``, and the numbers ``e`` are known beforehand
 (:mod:`agentspec.engine.sampling.sampler`). A drafter that estimates ``p`` by ``q`` runs the same race with
-``q``. The likeliest token by ``q`` is the sampled one with a chance of ``p(i)``, the winner by ``q`` with at
-least ``(1 - d) / (1 + d)`` on the mean, ``d`` the total variation distance of ``p`` and ``q``, where all tokens
-race at once (Daliri, Musco and Suresh, arXiv 2408.07978). ``p`` decides what is accepted as ever, so no output
-changes.
+``q``. The likeliest token by ``q`` is the sampled one with a chance of ``p(i)``. The winner by ``q`` is it
+with a chance of at least ``(1 - d) / (1 + d)`` if all tokens race at once, ``d`` the total variation distance
+of ``p`` and ``q`` (Daliri, Musco and Suresh, arXiv 2408.07978). ``p`` decides what is accepted as ever, so no
+output changes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Sharpness:
     """How far the winners by a drafter's estimates can be relied on, learned from samples.
 
     Were ``log q`` off by independent Gumbel numbers of scale ``1 / s``, a token's chance to win would be
-    proportional to ``(q / e) ** s``. The sharpness ``s`` is right if the share of correct guesses is the mean of
-    their chances.
+    proportional to ``(q / e) ** s``. The sharpness ``s`` is right if the share of correct guesses is the mean
+    of their chances.
 
     Attributes:
         value: the sharpness.
