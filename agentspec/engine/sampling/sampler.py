@@ -32,7 +32,6 @@ from torch import Tensor
 
 from agentspec.draft import Draft
 from agentspec.engine.sampling.state import SamplerState
-from agentspec.generation import SamplingParams
 
 SEED_MASK = (1 << 64) - 1  # a seed is any integer; these bits of it count
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -204,26 +203,21 @@ class Filters(NamedTuple):
 
 def _sample(logits: Tensor, parts: Sequence[_Part]) -> Tensor:
     sizes = [len(part.rows) for part in parts]
-    rows = torch.from_numpy(np.repeat(np.arange(len(parts)), sizes)).to(logits.device)
-    filters = filters_of([part.state.params for part in parts], logits.device).of(rows)
+
+    def column(values: Sequence[float]) -> Tensor:
+        return torch.from_numpy(np.repeat(np.array(values, np.float64), sizes)[:, None]).to(logits.device)
+
+    params = [part.state.params for part in parts]
+    filters = Filters(
+        column([p.temperature for p in params]),
+        column([p.min_p for p in params]),
+        column([p.top_k for p in params]),
+        column([p.top_p for p in params]),
+    )
     seeds = np.repeat(np.array([part.state.seed & SEED_MASK for part in parts], np.uint64), sizes)
     positions = np.concatenate([part.positions() for part in parts])
     clocks = exponentials(seeds, positions, num_clocks(logits.shape[-1]))
     return sample(logits, filters, torch.from_numpy(clocks).to(logits.device))
-
-
-def filters_of(params: Sequence[SamplingParams], device: torch.device) -> Filters:
-    """Return the limits that requests ask for, a row for each."""
-
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=device)[:, None]
-
-    return Filters(
-        column([one.temperature for one in params]),
-        column([one.min_p for one in params]),
-        column([one.top_k for one in params]),
-        column([one.top_p for one in params]),
-    )
 
 
 def sample(logits: Tensor, filters: Filters, clocks: Tensor) -> Tensor:
