@@ -95,9 +95,9 @@ class Forest:
 
     A request drafts from its own tree (prompt, prediction, output) and from those of its session, its stage,
     all parent paths and its tenant. The shared trees hold outputs only. Running outputs help other requests
-    immediately. Trees of different tenants are never shared. A call that raises has changed nothing. Other
-    threads must not write to the arrays until the call returns. In a forked process, every use of a forest
-    of the parent raises ForkedForestError.
+    immediately, or from the next step on (``learns_later``). Trees of different tenants are never shared. A
+    call that raises has changed nothing. Other threads must not write to the arrays until the call returns.
+    In a forked process, every use of a forest of the parent raises ForkedForestError.
     """
 
     def __init__(

@@ -14,15 +14,6 @@ struct Batch {
   std::vector<std::int64_t> offsets{0};
 
   BatchUpdate update() const { return {requests, tokens, offsets}; }
-
-  /// True if drafts save steps here, so that those from each other's last tokens are worth their time. More
-  /// tokens per request than that are of many steps without drafts.
-  bool gains() const {
-    return tokens.size() >= kFewGained * requests.size() && tokens.size() <= kMostGained * requests.size();
-  }
-
-  static constexpr std::size_t kFewGained = 2;
-  static constexpr std::size_t kMostGained = 8;
 };
 
 /// Returns dict[key] as a new reference, or an empty object if the key is missing.
@@ -94,7 +85,7 @@ bool add(Batch& batch, const py::dict& requests, const py::list& updates) {
   return true;
 }
 
-/// Returns the drafts that make(batch) returns, as the maker's objects.
+/// Returns the drafts that make(batch update) returns, as the maker's objects.
 template <typename Make>
 py::object named(const py::dict& requests, const py::list& updates, const DraftMaker& maker,
                  const Make& make) {
@@ -103,7 +94,7 @@ py::object named(const py::dict& requests, const py::list& updates, const DraftM
   BatchDrafts drafts;
   try {
     const py::gil_scoped_release unlocked;
-    drafts = make(batch);
+    drafts = make(batch.update());
   } catch (const UnknownIdError&) {
     return py::none();
   } catch (const DuplicateIdError&) {
@@ -115,15 +106,15 @@ py::object named(const py::dict& requests, const py::list& updates, const DraftM
 py::object step_named(ForestCore& self, const py::dict& requests, const py::list& updates,
                       std::uint32_t max_tokens, double min_prob, const DraftMaker& maker, bool learn_later) {
   self.expect(updates.size());
-  return named(requests, updates, maker, [&](const Batch& batch) {
-    return self.step(batch.update(), max_tokens, min_prob, learn_later && !batch.gains());
+  return named(requests, updates, maker, [&](const BatchUpdate& update) {
+    return self.step(update, max_tokens, min_prob, learn_later && !update.gains());
   });
 }
 
 py::object draft_after_named(ForestCore& self, const py::dict& requests, const py::list& updates,
                              std::uint32_t max_tokens, double min_prob, const DraftMaker& maker) {
   return named(requests, updates, maker,
-               [&](const Batch& batch) { return self.draft_after(batch.update(), max_tokens, min_prob); });
+               [&](const BatchUpdate& update) { return self.draft_after(update, max_tokens, min_prob); });
 }
 
 }  // namespace

@@ -21,6 +21,14 @@ struct BatchUpdate {
     return tokens.subspan(static_cast<std::size_t>(offsets[i]),
                           static_cast<std::size_t>(offsets[i + 1] - offsets[i]));
   }
+  /// True if drafts save steps here: drafts from the requests' last tokens are then worth the time to learn
+  /// them first. More tokens per request than kMostGained are of many steps without drafts.
+  bool gains() const {
+    return tokens.size() >= kFewGained * requests.size() && tokens.size() <= kMostGained * requests.size();
+  }
+
+  static constexpr std::size_t kFewGained = 2;
+  static constexpr std::size_t kMostGained = 8;
 };
 
 /// The requests of an update, in its order.
