@@ -40,7 +40,7 @@ Loaded = TypeVar("Loaded")
 logger = logging.getLogger("agentspec")
 
 _MAGIC = b"AgentSpec forest"
-_VERSION = 3  # 1, 2: models had another layout, and are left out
+_VERSION = 4  # 1, 2, 3: models had another layout, and are left out
 _PREAMBLE = struct.Struct("<16sI")  # magic, version
 _HEADER = struct.Struct("<4sIQ")  # kind, bytes of the names, bytes of the arrays
 _CHECKSUM = struct.Struct("<I")

@@ -15,26 +15,32 @@ from agentspec.errors import ConfigError
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int_]
 
-# as in core/drafting/acceptance_model.hpp
+# as in core/drafting/evidence.hpp, cells.hpp and acceptance_model.hpp
 NUM_CONTEXT_CELLS = 10 * 7 * 7 * 8 + 6 * 5 * 7  # contexts, lengths, totals, shares; the own text
-NUM_NAME_CELLS = 3 * 1780
-NUM_TREE_SETS, NUM_INPUTS = 64, 14
+NUM_HASHED_CELLS = 12_288
+NUM_WEIGHT_SETS = 64 + 32  # of each set of trees, of each kind
+NUM_INPUTS, PADDING = 17, 2
 NUM_DEPTHS, NUM_STEPS = 8, 33
-UNITS = 3500.0
+UNITS = 55.0
+_COUNT_BIT = 10  # of a context's cell: the count's first bit; those before it are the stretched share
 _MOST = np.rint(np.log((1 - 1e-4) / 1e-4) * UNITS)  # of a cell
-PRIOR_COUNT = 12
+PRIOR_COUNT, PRIOR_LEARNED = 20, 200
 # of the shipped source, as in core/drafting/acceptance_prior.hpp
-CONTEXT_UNITS, WEIGHT_UNITS, CALIBRATION_UNITS = 12, 1000, 10000
+CONTEXT_UNITS, WEIGHT_UNITS, CALIBRATION_UNITS = 11, 1000, 10000
 _MOST_SEEN = 60  # outcomes of a cell that count in the mean
 _HALF_WEIGHT_AT = 200  # outcomes
 _CELLS_OWN = 20  # weight of a cell's estimate without a prior, in outcomes
 
-_CELL = [("stretched", "<i2"), ("count", "<u2")]
 _STATE = np.dtype(
     [
-        ("contexts", _CELL, NUM_CONTEXT_CELLS),
-        ("names", _CELL, NUM_NAME_CELLS),
-        ("weights", "<f4", (NUM_TREE_SETS, NUM_INPUTS + 2)),  # with the bias and the number of outcomes
+        ("contexts", "<u2", NUM_CONTEXT_CELLS),
+        ("hashed", "<u2", NUM_HASHED_CELLS),
+        # with the bias and the number of outcomes
+        (
+            "weights",
+            [("of", "<f4", NUM_INPUTS + 1), ("padding", "<f4", PADDING), ("num", "<f4")],
+            NUM_WEIGHT_SETS,
+        ),
         ("calibration", "<f4", (NUM_DEPTHS, NUM_STEPS)),
     ]
 )
@@ -42,13 +48,13 @@ _STATE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What models have learned, in means. Cells of names are left out: they belong to a vocabulary.
+    """What models have learned, in means. Hashed cells are left out: they belong to a vocabulary.
 
     Attributes:
         contexts: ``[cells]``, log(p / (1 - p)) of each.
         num_contexts: ``[cells]``, outcomes in each.
-        weights: ``[tree sets, inputs + 1]``, with the bias.
-        num_weights: ``[tree sets]``, outcomes of each.
+        weights: ``[weight sets, inputs + 1]``, with the bias.
+        num_weights: ``[weight sets]``, outcomes of each.
         calibration: ``[depths, steps]``, probabilities.
     """
 
@@ -62,12 +68,12 @@ class Learned:
 def read(state: bytes) -> Learned:
     """Return what a model has learned. Raises ConfigError if the bytes are not the state of a model."""
     one, before = _record(state), _record(ForestCore.untrained_model_state())
-    counts = np.minimum(one["contexts"]["count"], _MOST_SEEN).astype(float)
+    counts = np.minimum(_counts(one["contexts"]), _MOST_SEEN).astype(float)
     return Learned(
-        one["contexts"]["stretched"] / UNITS,
-        counts - before["contexts"]["count"],
-        one["weights"][:, :-1].astype(float),
-        one["weights"][:, -1].astype(float),
+        _stretched(one["contexts"]) / UNITS,
+        counts - _counts(before["contexts"]),
+        one["weights"]["of"].astype(float),
+        one["weights"]["num"].astype(float),
         one["calibration"].astype(float),
     )
 
@@ -95,7 +101,7 @@ def pooled(sets: Sequence[Learned]) -> Learned:
               [*(one.num_contexts for one in sets), np.full(NUM_CONTEXT_CELLS, _CELLS_OWN)]),
         blank.num_contexts,
         _mean([*(one.weights for one in sets), blank.weights],
-              [*(one[:, None] for one in trust), np.ones((NUM_TREE_SETS, 1))]),
+              [*(one[:, None] for one in trust), np.ones((NUM_WEIGHT_SETS, 1))]),
         blank.num_weights,
         np.mean([one.calibration for one in sets], axis=0),
     )  # fmt: skip
@@ -114,11 +120,21 @@ def state_of(prior: Learned) -> bytes:
     """Return the state of a model that starts from a prior, rounded as in the source."""
     contexts, weights, calibration = integers(prior)
     state = _record(ForestCore.untrained_model_state()).copy()
-    state["contexts"]["stretched"] = np.clip(np.rint(contexts / CONTEXT_UNITS * UNITS), -_MOST, _MOST)
-    state["contexts"]["count"] = PRIOR_COUNT
-    state["weights"][:, :-1] = weights / WEIGHT_UNITS
+    stretched = np.clip(np.rint(contexts / CONTEXT_UNITS * UNITS), -_MOST, _MOST).astype(int)
+    state["contexts"] = stretched % (1 << _COUNT_BIT) | PRIOR_COUNT << _COUNT_BIT
+    state["weights"]["of"] = weights / WEIGHT_UNITS
+    state["weights"]["num"] = PRIOR_LEARNED
     state["calibration"] = calibration / CALIBRATION_UNITS
     return state.tobytes()
+
+
+def _stretched(cells: NDArray[np.uint16]) -> Integers:
+    low = cells.astype(int) % (1 << _COUNT_BIT)
+    return np.where(low < 1 << (_COUNT_BIT - 1), low, low - (1 << _COUNT_BIT))
+
+
+def _counts(cells: NDArray[np.uint16]) -> Integers:
+    return cells.astype(int) >> _COUNT_BIT
 
 
 def _rounded(values: Floats, dtype: type[np.integer[Any]]) -> Integers:

@@ -437,14 +437,14 @@ def test_other_files_are_refused(path):
 
 
 def test_a_file_of_a_later_format_is_refused(path, saved):
-    path.write_bytes(saved[:16] + (4).to_bytes(4, "little") + saved[20:])
-    assert_refused(path, "format 4, .* use a newer one")
+    path.write_bytes(saved[:16] + (5).to_bytes(4, "little") + saved[20:])
+    assert_refused(path, "format 5, .* use a newer one")
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_file_of_an_earlier_format_gives_its_outputs_but_not_its_models(path, version):
     with writing(path, VOCABULARY) as file:
-        file.add_model(SavedModel(("t", EXTRACT.path), b"\xff" * 43_104))
+        file.add_model(SavedModel(("t", EXTRACT.path), b"\xff" * 43_032))
         file.add_outputs(outputs([7, 8, 9], [3], [1], ("t", EXTRACT.path)))
         file.finish()
     saved = path.read_bytes()

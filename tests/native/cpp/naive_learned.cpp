@@ -39,6 +39,20 @@ void propose(const NaiveIndex& tree, const Context& context, std::size_t most, P
   for (std::size_t i = 0; i < std::min(most, found.size()); ++i) add(found[i].token);
 }
 
+/// Proposes the most frequent continuation but for the best one, if it is new.
+void propose_second(const NaiveIndex& tree, const Context& context, Path& proposed) {
+  const std::vector<Continuation> found = tree.continuations(context);
+  if (found.size() < 2 || found.size() > 64) return;
+  const std::int32_t best = tree.best_token(context, found);
+  const Continuation* second = nullptr;
+  for (const Continuation& one : found) {
+    if (one.token != best && (second == nullptr || one.count > second->count ||
+                              (one.count == second->count && one.token < second->token)))
+      second = &one;
+  }
+  if (std::find(proposed.begin(), proposed.end(), second->token) == proposed.end()) proposed.push_back(second->token);
+}
+
 }  // namespace
 
 NaiveLearned::NaiveLearned(const Trees& trees, TokenSpan text, const AcceptanceModel& model,
@@ -135,9 +149,7 @@ Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNu
   }
   const Path whole = joined(text_, path);
   add_own(whole, token, contexts, evidence);
-  std::array<std::int32_t, 2> before{-1, -1};
-  for (std::size_t i = 0; i < std::min<std::size_t>(whole.size(), 2); ++i) before[i] = whole[whole.size() - 1 - i];
-  evidence.add_names(token, before);
+  evidence.add_token(token, whole.empty() ? -1 : whole.back());
   return evidence;
 }
 
@@ -169,10 +181,18 @@ std::vector<std::pair<std::int32_t, double>> NaiveLearned::expand(const Path& pa
     if (one.shorter != nullptr) propose(*one.tree, *one.shorter, 3, proposed);
   }
   std::vector<std::pair<std::int32_t, double>> estimates;
-  for (const std::int32_t token : proposed) {
+  const auto consider = [&](std::int32_t token) {
     const Evidence evidence = evidence_for(contexts, path, token);
     scored[path].emplace_back(token, evidence);
     estimates.emplace_back(token, model_.estimate(evidence));
+  };
+  for (const std::int32_t token : proposed) consider(token);
+  for (const TreeContexts& one : contexts) {  // second tokens of a chain, where the first ones leave it open
+    const bool is_certain = std::ranges::any_of(estimates, [](const auto& found) { return found.second >= 0.75; });
+    if (options_.is_tree || one.longest == nullptr || is_certain) continue;
+    const std::size_t num_proposed = proposed.size();
+    propose_second(*one.tree, *one.longest, proposed);
+    if (proposed.size() > num_proposed) consider(proposed.back());
   }
   return estimates;
 }

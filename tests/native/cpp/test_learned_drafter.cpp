@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <set>
 
 using namespace agentspec;
 
@@ -107,32 +108,84 @@ void a_model_learns_what_the_own_text_lacks() {
   CHECK(model.estimate(unknown) < 0.1);
 }
 
-void names_are_the_token_and_the_two_before() {
-  Evidence first;
-  first.add_names(7, std::array{1, 2});
-  Evidence other_before_last;
-  other_before_last.add_names(7, std::array{1, 3});
-  Evidence other_last;
-  other_last.add_names(7, std::array{4, 2});
-  const auto names = [](const Evidence &evidence) {
-    return std::span(evidence.cells).last<Evidence::kNumNames>();
-  };
-  CHECK(names(first)[0] == names(other_last)[0]);
-  CHECK(names(first)[1] == names(other_before_last)[1]);
-  CHECK(names(first)[1] != names(other_last)[1]);
-  CHECK(names(first)[2] != names(other_before_last)[2]);
+// Which hashed cells two pieces of evidence have in common.
+std::set<int> shared_by(const Evidence &first, const Evidence &second) {
+  std::set<int> shared;
+  for (int i = 0; i < Evidence::kNumHashed; ++i) {
+    const auto input = Evidence::kFirstHashed + static_cast<std::size_t>(i);
+    if (first.cells[input] == second.cells[input]) shared.insert(i);
+  }
+  return shared;
 }
 
-// The cells of names are shared, but what one name has learned says nothing of another one.
-void a_name_starts_with_nothing_in_another_ones_cell() {
+void hashed_cells_differ_by_what_they_are_of() {
+  struct Place {
+    std::int32_t token = 7, before = 2;
+    std::uint32_t count = 4;
+    int own_length = 1;
+    std::uint32_t own_longest = 3;
+    std::size_t tree = 0;
+  };
+  const auto of = [](const Place &place) {
+    Evidence evidence;
+    evidence.add_context(place.tree, false, 4, place.count, 4);
+    evidence.add_own(place.own_length, place.own_longest, 4);
+    evidence.add_token(place.token, place.before);
+    return evidence;
+  };
+  using E = Evidence;
+  const Evidence first = of({});
+  CHECK(shared_by(first, of({})).size() == E::kNumHashed);
+  CHECK((shared_by(first, of({.token = 8})) == std::set<int>{E::kBeforeWithShare, E::kProfile}));
+  CHECK((shared_by(first, of({.before = 3})) ==
+         std::set<int>{E::kToken, E::kTokenInOwn, E::kTokenWithProfile, E::kProfile}));
+  CHECK((shared_by(first, of({.count = 1})) == std::set<int>{E::kToken, E::kPair, E::kTokenInOwn}));
+  CHECK((shared_by(first, of({.tree = 2})) ==
+         std::set<int>{E::kToken, E::kPair, E::kTokenInOwn, E::kBeforeWithShare}));
+  CHECK((shared_by(first, of({.own_length = 0})) == std::set<int>{E::kToken, E::kPair, E::kProfile}));
+  CHECK((shared_by(first, of({.own_longest = 4})) ==
+         std::set<int>{E::kToken, E::kPair, E::kTokenWithProfile, E::kBeforeWithShare, E::kProfile}));
+  CHECK(first.kind() == 2 * E::kNumShares + 7);
+  CHECK(of({.own_length = -1}).kind() == 7);
+  CHECK(of({.count = 0}).kind() == 2 * E::kNumShares);
+}
+
+void cells_learn_shares_and_keep_within_their_bits() {
+  for (const int percent : {0, 5, 50, 97, 100}) {
+    ContextCell context = ContextCell::of(0.5, 6);
+    HashedCell hashed{0, HashedCell::kFirstSeen, 3};
+    for (int i = 0; i < 2000; ++i) {
+      const bool is_accepted = i * 37 % 100 < percent;
+      context = context.learned(is_accepted);
+      hashed = hashed.learned(3, is_accepted);
+    }
+    CHECK(context.count == ContextCell::kMostSeen && hashed.count == HashedCell::kMostSeen);
+    CHECK(std::abs(squash(context.value()) - percent / 100.0) < 0.03);
+    CHECK(std::abs(squash(hashed.value()) - percent / 100.0) < 0.12);
+    CHECK(std::abs(hashed.value()) < 4 && std::abs(context.value()) < 9.3f);
+  }
+  // any bits are a cell
+  for (int stretched = -64; stretched < 64; ++stretched) {
+    for (int count = 0; count < 16; ++count) {
+      HashedCell cell{};
+      cell.stretched = static_cast<std::int16_t>(stretched);
+      cell.count = static_cast<std::uint16_t>(count);
+      CHECK(cell.learned(0, true).stretched >= std::clamp(stretched, -63, 63));
+      CHECK(cell.learned(0, false).stretched <= std::clamp(stretched, -63, 63));
+    }
+  }
+}
+
+// Hashed cells are shared, but what one owner has learned says nothing of another one.
+void a_hashed_cell_is_worth_nothing_to_another_owner() {
   AcceptanceModel model = AcceptanceModel::without_prior();
   Evidence plain = evidence_of(4, 1, 2);
   const double before = model.estimate(plain);
   Evidence good = evidence_of(4, 1, 2), same_cells = evidence_of(4, 1, 2);
-  good.add_names(7, std::array{1, 2});
+  good.add_token(7, 1);
   same_cells.cells = good.cells;
-  for (std::size_t i = 0; i < Evidence::kNumNames; ++i)
-    same_cells.tags[i] = static_cast<std::uint16_t>((good.tags[i] + 1) % 2048);
+  for (std::size_t i = 0; i < Evidence::kNumHashed; ++i)
+    same_cells.tags[i] = static_cast<std::uint8_t>((good.tags[i] + 1) % 32);
   CHECK(model.estimate(good) == before);
   // many others keep the shares of contexts where they are
   for (int i = 0; i < 200; ++i) {
@@ -141,7 +194,7 @@ void a_name_starts_with_nothing_in_another_ones_cell() {
   }
   CHECK(model.estimate(good) > model.estimate(plain) + 0.2);
   CHECK(std::abs(model.estimate(same_cells) - model.estimate(plain)) < 1e-9);
-  // an owner with many outcomes stays for some time, then the other name takes over
+  // an owner with many outcomes stays for some time, then the other one takes over
   model.learn(same_cells, false);
   CHECK(model.estimate(good) > model.estimate(plain) + 0.2);
   for (int i = 0; i < 20; ++i) model.learn(same_cells, false);
@@ -170,7 +223,7 @@ struct Bench {
     TreeMatches matches;
     matches[0] = {&own, own_match};
     matches[2] = {&shared, shared_match};
-    return drafter.draft(matches, before, model, options, draft, scored);
+    return drafter.draft(matches, before.back(), model, options, draft, scored);
   }
 };
 
@@ -193,6 +246,30 @@ Bench of_two_trees() {
 void check_probabilities(const DraftTokens& draft) {
   CHECK(std::abs(draft.score - std::accumulate(draft.probs.begin(), draft.probs.end(), 0.0)) < 1e-12);
   CHECK(std::is_sorted(draft.probs.rbegin(), draft.probs.rend()));
+}
+
+// The most frequent continuation is a name of other requests, and experience tells the second one is right.
+void a_chain_takes_a_second_token_that_is_likelier() {
+  Bench bench;
+  for (const std::int32_t end : {5, 5, 6, 7}) append(bench.shared, {1, 2, end, 8});
+  append(bench.own, {6});
+  const Cursor tail = append(bench.shared, {1, 2});
+  for (int i = 0; i < 200; ++i) {
+    bench.run({}, tail, {1, 2});
+    learn_from(bench.scored, Tokens{6, 8}, bench.model);
+  }
+  bench.run({}, tail, {1, 2});
+  CHECK((bench.draft.token_ids == Tokens{6, 8}));
+  CHECK(bench.scored[0].token == 5 && bench.scored[1].token == 6);  // 7 is less frequent
+  CHECK(bench.draft.probs[0] > 0.9);
+  learn_from(bench.scored, Tokens{7}, bench.model);
+  // a certain token needs no second one
+  for (int i = 0; i < 400; ++i) {
+    bench.run({}, tail, {1, 2});
+    learn_from(bench.scored, Tokens{5, 8}, bench.model);
+  }
+  bench.run({}, tail, {1, 2});
+  CHECK(bench.draft.token_ids.front() == 5 && bench.scored[1].token == 8);
 }
 
 void a_chain_stays_with_long_contexts() {
@@ -309,9 +386,11 @@ int main() {
   every_combination_has_a_cell_of_its_own();
   every_own_context_has_a_cell_of_its_own();
   a_model_learns_what_the_own_text_lacks();
-  names_are_the_token_and_the_two_before();
-  a_name_starts_with_nothing_in_another_ones_cell();
+  hashed_cells_differ_by_what_they_are_of();
+  cells_learn_shares_and_keep_within_their_bits();
+  a_hashed_cell_is_worth_nothing_to_another_owner();
   the_prior_is_what_a_model_starts_from();
+  a_chain_takes_a_second_token_that_is_likelier();
   a_chain_stays_with_long_contexts();
   a_chain_asks_trees_with_about_equally_long_contexts();
   a_tree_goes_from_tree_to_tree();

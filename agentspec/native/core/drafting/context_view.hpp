@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/drafting/acceptance_model.hpp"
+#include "core/drafting/evidence.hpp"
 #include "core/index/automaton.hpp"
 
 namespace agentspec {

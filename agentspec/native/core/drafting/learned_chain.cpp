@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <span>
+#include <tuple>
+#include <utility>
 
 namespace agentspec {
 namespace {
@@ -49,35 +51,53 @@ Origin follow(ContextViews& views, std::int32_t token) {
   return origin;
 }
 
-// Returns the one of the trees' best tokens that is most likely to be accepted.
-Choice choose(const ContextViews& views, const OwnText& own, std::span<const std::int32_t, 2> before,
-              std::size_t depth, const AcceptanceModel& model, std::vector<ScoredToken>& scored) {
+// The most frequent continuation but for the best one; -1 if there is none, or if it takes too long to find.
+std::int32_t second_token(const ContextView& view) {
+  constexpr std::size_t kFewEdges = 64;
+  const std::size_t num_edges = view.automaton->num_edges(view.context.state);
+  if (num_edges < 2 || num_edges > kFewEdges) return -1;
+  std::int32_t second = -1;
+  std::uint32_t most = 0;
+  view.automaton->for_each_child(view.context.state, [&](std::int32_t token, StateId child) {
+    const std::uint32_t count = view.automaton->count(child);
+    if (token == view.best_token() || count < most || (count == most && token > second)) return;
+    std::tie(second, most) = std::pair(token, count);
+  });
+  return second;
+}
+
+// Returns the candidate that is most likely to be accepted: one of the trees' best tokens, or one of their
+// second tokens where these leave it open.
+Choice choose(const ContextViews& views, const OwnText& own, std::int32_t before, std::size_t depth,
+              const AcceptanceModel& model, std::vector<ScoredToken>& scored) {
+  constexpr double kCertain = 0.75;
   const std::size_t begin = scored.size();
   const std::uint32_t longest = views.longest();
   Choice best{begin, 0};
-  for (const ContextView& proposer : views.all()) {
-    const std::int32_t token = proposer.best_token();
+  const auto consider = [&](std::int32_t token) {
     const auto others = std::span(scored).subspan(begin);
-    if (std::any_of(others.begin(), others.end(), [&](const auto& one) { return one.token == token; }))
-      continue;
+    if (std::ranges::any_of(others, [&](const ScoredToken& one) { return one.token == token; })) return;
     Evidence evidence(depth);
-    for (const ContextView& one : views.all()) {
+    for (const ContextView& one : views.all())
       evidence.add_context(one.tree, false, one.context.length, one.count(token), one.total());
-    }
     own.tell(token, longest, evidence);
-    evidence.add_names(token, before);
+    evidence.add_token(token, before);
     const double estimate = model.estimate(evidence);
     if (estimate > best.estimate) best = {scored.size(), estimate};
     scored.push_back({evidence, token, static_cast<std::uint32_t>(begin)});
+  };
+  for (const ContextView& one : views.all()) consider(one.best_token());
+  for (const ContextView& one : views.all()) {
+    if (best.estimate >= kCertain) break;
+    if (const std::int32_t token = second_token(one); token >= 0) consider(token);
   }
   return best;
 }
 
 }  // namespace
 
-void draft_chain(ContextViews views, OwnText own, std::array<std::int32_t, 2> before,
-                 const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
-                 std::vector<ScoredToken>& scored) {
+void draft_chain(ContextViews views, OwnText own, std::int32_t before, const AcceptanceModel& model,
+                 const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored) {
   double prob = 1;
   std::size_t last = 0;  // index of the candidate drafted last
   for (std::size_t depth = 0; depth < options.max_tokens; ++depth) {
@@ -92,7 +112,7 @@ void draft_chain(ContextViews views, OwnText own, std::array<std::int32_t, 2> be
     const Origin origin = follow(views, token);
     own.follow(token);
     draft.push(token, static_cast<std::int32_t>(depth) - 1, prob, origin);
-    before = {token, before[0]};
+    before = token;
   }
 }
 

@@ -12,15 +12,14 @@
 namespace agentspec {
 
 /// Adds the most probable token at every place to `draft`, and the candidates to `scored`. Both must be
-/// empty. `before` holds the last two tokens, the last one first (-1: none).
+/// empty. `before` is the last token (-1: none).
 ///
 /// Only trees with a context at least two thirds as long as the longest are read; the evidence of the others
 /// is mostly noise. From the stage's tree on, a wider tree is skipped if a narrower one has an equally long
 /// context that was continued often enough. A tree that is skipped, or that lacks the drafted token, is not
 /// read for the rest of the draft. `own` is asked for every candidate. O(drafted tokens * (trees + chain of
 /// `own`)). Throws std::bad_alloc.
-void draft_chain(ContextViews views, OwnText own, std::array<std::int32_t, 2> before,
-                 const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
-                 std::vector<ScoredToken>& scored);
+void draft_chain(ContextViews views, OwnText own, std::int32_t before, const AcceptanceModel& model,
+                 const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored);
 
 }  // namespace agentspec

@@ -12,7 +12,7 @@ constexpr std::size_t kOwnTree = 0;
 
 }  // namespace
 
-std::size_t LearnedDrafter::draft(const TreeMatches& matches, std::span<const std::int32_t> text,
+std::size_t LearnedDrafter::draft(const TreeMatches& matches, std::int32_t before,
                                   const AcceptanceModel& model, const DraftOptions& options,
                                   DraftTokens& draft, std::vector<ScoredToken>& scored) noexcept {
   draft.clear();
@@ -21,9 +21,6 @@ std::size_t LearnedDrafter::draft(const TreeMatches& matches, std::span<const st
   draft.match_length = views.longest();
   if (options.max_tokens == 0 || draft.match_length < std::max(options.min_match, 1u))
     return Evidence::kNumTrees;
-  std::array<std::int32_t, 2> before{-1, -1};
-  for (std::size_t i = 0; i < std::min(text.size(), before.size()); ++i)
-    before[i] = text[text.size() - 1 - i];
   try {
     const OwnText own(matches[kOwnTree].automaton, matches[kOwnTree].match);
     options.is_tree ? tree_.draft(views, own, before, model, options, draft, scored)

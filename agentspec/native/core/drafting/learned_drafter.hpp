@@ -24,11 +24,11 @@ using TreeMatches = std::array<TreeMatch, Evidence::kNumTrees>;
 /// Keeps only scratch memory between calls.
 class LearnedDrafter {
  public:
-  /// Replaces `draft` and `scored`. `before` holds the last tokens of the text. Both are empty if no
+  /// Replaces `draft` and `scored`. `before` is the last token of the text (-1: none). Both are empty if no
   /// match has options.min_match tokens or memory runs out. Returns the tree that proposed the first token,
   /// or kNumTrees for an empty draft.
-  std::size_t draft(const TreeMatches& matches, std::span<const std::int32_t> before,
-                    const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
+  std::size_t draft(const TreeMatches& matches, std::int32_t before, const AcceptanceModel& model,
+                    const DraftOptions& options, DraftTokens& draft,
                     std::vector<ScoredToken>& scored) noexcept;
 
  private:

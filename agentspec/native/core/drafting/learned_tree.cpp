@@ -13,7 +13,7 @@ constexpr int kMostDepth = 255;
 
 }  // namespace
 
-void LearnedTree::draft(const ContextViews& views, const OwnText& own, std::array<std::int32_t, 2> before,
+void LearnedTree::draft(const ContextViews& views, const OwnText& own, std::int32_t before,
                         const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
                         std::vector<ScoredToken>& scored) {
   places_.assign(1, make_root(views, own, before));
@@ -59,7 +59,7 @@ void LearnedTree::expand(std::uint32_t place_number, const AcceptanceModel& mode
 }
 
 LearnedTree::Place LearnedTree::make_root(const ContextViews& views, const OwnText& own,
-                                          std::array<std::int32_t, 2> before) {
+                                          std::int32_t before) {
   Place root{};
   for (const ContextView& one : views.all()) {
     ContextPair& pair = root.pairs[root.num_pairs++];
@@ -153,7 +153,7 @@ Evidence LearnedTree::evidence_for(const Place& place, std::int32_t token) {
     evidence.add_context(pair.tree, true, pair.shorter.length, count, pair.shorter_total);
   }
   place.own.tell(token, longest, evidence);
-  evidence.add_names(token, place.before);
+  evidence.add_token(token, place.before);
   return evidence;
 }
 
@@ -177,7 +177,7 @@ void LearnedTree::follow(Place& place, std::int32_t token, double prob, std::int
   }
   for (ContextPair& pair : place.all()) look(pair);
   place.own.follow(token);
-  place.before = {token, place.before[0]};
+  place.before = token;
   place.prob = prob;
   place.node = node;
   place.depth = static_cast<std::uint8_t>(std::min(place.depth + 1, kMostDepth));

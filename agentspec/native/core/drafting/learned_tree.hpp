@@ -18,13 +18,11 @@ namespace agentspec {
 /// long as the longest is judged by such contexts alone. Keeps only scratch memory between calls.
 class LearnedTree {
  public:
-  /// Fills `draft` and `scored`, which must be empty. `before` holds the last two tokens, the last one
-  /// first (-1: none). `own` is asked for every candidate. O(drafted tokens * (chain of `own` + trees *
-  /// (candidates + children of contexts with few of them))).
-  /// Throws std::bad_alloc.
-  void draft(const ContextViews& views, const OwnText& own, std::array<std::int32_t, 2> before,
-             const AcceptanceModel& model, const DraftOptions& options, DraftTokens& draft,
-             std::vector<ScoredToken>& scored);
+  /// Fills `draft` and `scored`, which must be empty. `before` is the last token (-1: none). `own` is asked
+  /// for every candidate. O(drafted tokens * (chain of `own` + trees * (candidates + children of contexts
+  /// with few of them))). Throws std::bad_alloc.
+  void draft(const ContextViews& views, const OwnText& own, std::int32_t before, const AcceptanceModel& model,
+             const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored);
 
  private:
   struct ContextPair {  // contexts of one suffix tree at a place
@@ -39,9 +37,9 @@ class LearnedTree {
     std::array<ContextPair, Evidence::kNumTrees> pairs;  // of the existing suffix trees
     std::size_t num_pairs = 0;
     OwnText own;
-    std::array<std::int32_t, 2> before{-1, -1};  // the last token first
-    double prob = 1;                             // D of the token that leads here
-    std::int32_t node = -1;                      // that token's index in the draft
+    std::int32_t before = -1;  // the token before it
+    double prob = 1;           // D of the token that leads here
+    std::int32_t node = -1;    // that token's index in the draft
     std::uint8_t depth = 0;
 
     std::span<ContextPair> all() { return std::span(pairs).first(num_pairs); }
@@ -59,7 +57,7 @@ class LearnedTree {
 
   void expand(std::uint32_t place, const AcceptanceModel& model, double min_prob,
               std::vector<ScoredToken>& scored);
-  static Place make_root(const ContextViews& views, const OwnText& own, std::array<std::int32_t, 2> before);
+  static Place make_root(const ContextViews& views, const OwnText& own, std::int32_t before);
   static void look(ContextPair& pair);
   void propose(const Place& place);
   void propose(std::int32_t token);

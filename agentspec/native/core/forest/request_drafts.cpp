@@ -35,9 +35,8 @@ void draft_from_links(const Request& request, const DraftOptions& options, const
 
 // Of several trees of one kind, the one with the longest match counts.
 template <typename MatchIn>
-void draft_learned(const Request& request, Cursor own, std::span<const std::int32_t> context,
-                   const DraftOptions& options, const MatchIn& match_in, DraftScratch& scratch,
-                   std::vector<ScoredToken>& scored) {
+void draft_learned(const Request& request, Cursor own, std::int32_t last_token, const DraftOptions& options,
+                   const MatchIn& match_in, DraftScratch& scratch, std::vector<ScoredToken>& scored) {
   TreeMatches matches;
   if (request.has_own()) matches[kRequestSource - 1] = {&request.own->automaton(), own};
   for (const Link& link : request.links) {
@@ -46,10 +45,13 @@ void draft_learned(const Request& request, Cursor own, std::span<const std::int3
     TreeMatch& longest = matches[link.source - 1];
     if (match.length > longest.match.length) longest = {&link.shared->index->automaton(), match};
   }
-  const std::size_t tree = scratch.learned.draft(matches, context, request.model->acceptance, options,
+  const std::size_t tree = scratch.learned.draft(matches, last_token, request.model->acceptance, options,
                                                  scratch.draft.tokens, scored);
   scratch.draft.source = tree == Evidence::kNumTrees ? kNoSource : static_cast<SourceId>(tree + 1);
 }
+
+// Returns -1 if there is none.
+std::int32_t last_of(std::span<const std::int32_t> text) { return text.empty() ? -1 : text.back(); }
 
 // The longest suffix of (the cursor's string + tokens) that occurs.
 Cursor advance(const Automaton& automaton, Cursor cursor, std::span<const std::int32_t> tokens) {
@@ -116,8 +118,8 @@ void draft_from_own_index(const Request& request, Cursor match, const DraftOptio
 }
 
 void improve_draft(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch) {
-  request.model ? draft_learned(request, own, request.context, options, last_match, scratch, request.scored)
-                : draft_from_links(request, options, last_match, scratch);
+  if (!request.model) return draft_from_links(request, options, last_match, scratch);
+  draft_learned(request, own, last_of(request.context), options, last_match, scratch, request.scored);
 }
 
 void draft_after(const Request& request, std::span<const std::int32_t> tokens, const DraftOptions& options,
@@ -134,12 +136,9 @@ void draft_after(const Request& request, std::span<const std::int32_t> tokens, c
     draft_from_own_index(request, own, options, scratch);
     return draft_from_links(request, options, match_in, scratch);
   }
-  const std::size_t num_before = std::min<std::size_t>(request.context.size(), 2);  // all that the rule reads
-  std::vector<std::int32_t> context(request.context.end() - static_cast<std::ptrdiff_t>(num_before),
-                                    request.context.end());
-  context.insert(context.end(), tokens.begin(), tokens.end());
+  const std::int32_t last_token = last_of(tokens.empty() ? request.context : tokens);
   std::vector<ScoredToken> scored;  // its outcome is not learned
-  draft_learned(request, own, context, options, match_in, scratch, scored);
+  draft_learned(request, own, last_token, options, match_in, scratch, scored);
 }
 
 }  // namespace agentspec

@@ -1,0 +1,42 @@
+// Adaptive estimates of a probability, in 16 bits each.
+#pragma once
+
+#include <cstdint>
+
+namespace agentspec {
+
+constexpr double kLeastProb = 1e-4;  // the highest is 1 - kLeastProb
+
+double squash(double x);  // 1 / (1 + e^-x)
+float stretch(double p);  // its inverse, within the limits
+
+/// The share of accepted tokens among those that fell into the cell. Older ones fade.
+struct ContextCell {
+  static constexpr float kUnits = 55;  // so that 10 bits hold probabilities between the limits
+  static constexpr int kMostSeen = 63;
+
+  std::int16_t stretched : 10;  // log(p / (1 - p)), in units of 1 / kUnits
+  std::uint16_t count : 6;      // weight of the estimate, in tokens
+
+  static ContextCell of(double p, int count);
+  float value() const { return static_cast<float>(stretched) / kUnits; }
+  ContextCell learned(bool is_accepted) const;
+};
+
+/// The same for a combination that others compete with: the cell has a tag of its owner.
+struct HashedCell {
+  static constexpr float kUnits = 16;
+  static constexpr int kMostSeen = 15;
+  static constexpr int kFirstSeen = 1;       // weight of the first estimate, one half
+  static constexpr int kLeastProtected = 5;  // with so many tokens, it is kept for some time
+
+  std::int16_t stretched : 7;
+  std::uint16_t count : 4;
+  std::uint16_t tag : 5;
+
+  float value() const { return static_cast<float>(stretched) / kUnits; }
+  /// A new owner takes over a cell of few tokens. Otherwise it makes it older.
+  HashedCell learned(std::uint8_t owner, bool is_accepted) const;
+};
+
+}  // namespace agentspec
