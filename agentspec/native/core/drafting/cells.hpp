@@ -39,4 +39,6 @@ struct HashedCell {
   HashedCell learned(std::uint8_t owner, bool is_accepted) const;
 };
 
+static_assert(sizeof(ContextCell) == 2 && sizeof(HashedCell) == 2);
+
 }  // namespace agentspec
