@@ -27,12 +27,13 @@ struct ContextCell {
 struct HashedCell {
   static constexpr float kUnits = 16;
   static constexpr int kMostSeen = 15;
+  static constexpr int kTagBits = 5;
   static constexpr int kFirstSeen = 1;       // weight of the first estimate, one half
   static constexpr int kLeastProtected = 5;  // with so many tokens, it is kept for some time
 
   std::int16_t stretched : 7;
   std::uint16_t count : 4;
-  std::uint16_t tag : 5;
+  std::uint16_t tag : kTagBits;
 
   float value() const { return static_cast<float>(stretched) / kUnits; }
   /// A new owner takes over a cell of few tokens. Otherwise it makes it older.

@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "core/drafting/cells.hpp"
+
 namespace agentspec {
 namespace {
 
@@ -64,7 +66,7 @@ void Evidence::add_token(std::int32_t token, std::int32_t before) {
   add(kBeforeWithShare, static_cast<std::uint32_t>(kind()));
   for (std::size_t i = 0; i < kNumHashed; ++i) {
     cells[kFirstHashed + i] = static_cast<std::uint16_t>(std::uint64_t{hashes[i]} * kNumHashedCells >> 32);
-    tags[i] = static_cast<std::uint8_t>(hashes[i] * 0x85EBCA6Bu >> (32 - kTagBits));
+    tags[i] = static_cast<std::uint8_t>(hashes[i] * 0x85EBCA6Bu >> (32 - HashedCell::kTagBits));
   }
 }
 

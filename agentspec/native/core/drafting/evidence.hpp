@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace agentspec {
 
@@ -49,7 +48,6 @@ struct Evidence {
   static constexpr std::size_t kNumOwnLengths = 6;  // none, 0, 1, 2, 3-4, or 5 and more tokens
   static constexpr std::size_t kNumOwnCells = kNumOwnLengths * (kNumOwnLengths - 1) * kNumLengths;
   static constexpr std::size_t kNumHashedCells = 12'288;
-  static constexpr int kTagBits = 5;
   static constexpr std::size_t kNumOwnSteps = 4;  // the own text lacks the token; after 0, 1, or more tokens
   static constexpr std::size_t kNumKinds = kNumOwnSteps * kNumShares;
 

@@ -1,7 +1,6 @@
 // Chain drafts by the learned rule.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -17,8 +16,9 @@ namespace agentspec {
 /// Only trees with a context at least two thirds as long as the longest are read; the evidence of the others
 /// is mostly noise. From the stage's tree on, a wider tree is skipped if a narrower one has an equally long
 /// context that was continued often enough. A tree that is skipped, or that lacks the drafted token, is not
-/// read for the rest of the draft. `own` is asked for every candidate. O(drafted tokens * (trees + chain of
-/// `own`)). Throws std::bad_alloc.
+/// read for the rest of the draft. Candidates are the trees' best tokens and, where none of these is likely
+/// enough, their second ones. `own` is asked for every candidate. O(drafted tokens * trees * (chain of `own`
+/// + children of contexts with few of them)). Throws std::bad_alloc.
 void draft_chain(ContextViews views, OwnText own, std::int32_t before, const AcceptanceModel& model,
                  const DraftOptions& options, DraftTokens& draft, std::vector<ScoredToken>& scored);
 
