@@ -74,7 +74,10 @@ class Learner(Protocol):
 
 @runtime_checkable
 class TextProposer(Proposer, Protocol):
-    """A proposer that drafts from texts only, such as the forest. So it can draft behind assumed tokens."""
+    """A proposer that needs only texts to draft, such as the forest.
+
+    So it can draft behind assumed tokens, and :meth:`step` can draft the beginning of an output.
+    """
 
     def draft_after(
         self, assumed: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0

@@ -40,9 +40,8 @@ class SpeculationStats:
         """Accepted tokens of trees that other engines have as well: of the stage, its parents, its tenant."""
         return sum(self.accepted_by_source.get(source, 0) for source in SHARED)
 
-    def count_step(self, source: Source, num_drafted: int, num_accepted: int) -> None:
-        """Count a decode step that verified a draft of ``num_drafted`` tokens, 0 = no draft."""
-        self.num_steps += 1
+    def count_draft(self, source: Source, num_drafted: int, num_accepted: int) -> None:
+        """Count a draft of ``num_drafted`` tokens that one pass verified, 0 = no draft."""
         if not num_drafted:
             return
         self.num_drafts += 1
@@ -89,7 +88,7 @@ class StageStats(SpeculationStats):
 
     @property
     def accepted_per_step(self) -> float:
-        """Mean output tokens per decode step (1.0 = no speculation); 0 without steps."""
+        """Output tokens after the first one, per decode step (1.0 = no speculation); 0 without steps."""
         return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 0.0
 
     @property

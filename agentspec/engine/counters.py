@@ -18,8 +18,9 @@ from agentspec.steps import StepSaving
 class StageCounters:
     """The counters of every stage that was asked for, as far as a :class:`StageTable` keeps them apart.
 
-    Accepted tokens are the gain: each step would have given one token anyway. So a finished
-    output always has ``1 + num_steps + num_accepted_tokens`` tokens, the first being the prefill's.
+    Accepted tokens are the gain: each pass would have given one token anyway. So a finished
+    output always has ``1 + num_steps + num_accepted_tokens`` tokens: the pass that ended the prompt gave the
+    first, and is no decode step.
     """
 
     def __init__(self) -> None:
@@ -33,10 +34,14 @@ class StageCounters:
             stats.num_requests += 1
             stats.num_prompt_tokens += num_prompt_tokens
 
-    def prefilled(self, choice: Choice) -> None:
-        """The forward pass that ended a prompt put out the first token."""
+    def prefilled(self, choice: Choice, draft: Draft, kept: Sequence[int]) -> None:
+        """Count the pass that ended a prompt: it gave the first token, and verified ``draft``.
+
+        Args:
+            kept: indices in the draft.
+        """
         with self._lock:
-            self._stages.of(choice.live.request.tags.stage).num_output_tokens += 1
+            self._count_draft(choice, draft, kept)
 
     def decoded(
         self, choice: Choice, draft: Draft, kept: Sequence[int], saving: StepSaving | None = None
@@ -47,16 +52,23 @@ class StageCounters:
             kept: indices in the draft.
             saving: of the step; None: not known.
         """
-        origins = Counter() if draft.origins is None else Counter(draft.origins[kept].tolist())
         with self._lock:
-            stats = self._stages.of(choice.live.request.tags.stage)
-            stats.num_output_tokens += len(kept) + 1
+            stats = self._count_draft(choice, draft, kept)
+            stats.num_steps += 1
+            choice.speculation.num_steps += 1
             if saving is not None:
                 stats.measured_decode_s += saving.measured_s
                 stats.plain_decode_s += saving.plain_s(len(kept) + 1)
-            for counted in (stats, choice.speculation):
-                counted.count_step(draft.source, len(draft), len(kept))
-                counted.count_origins(origins[Origin.FLEET], origins[Origin.SNAPSHOT])
+
+    def _count_draft(self, choice: Choice, draft: Draft, kept: Sequence[int]) -> StageStats:
+        """Count the tokens that a pass gave an output; return its stage's counters."""
+        origins = Counter() if draft.origins is None else Counter(draft.origins[kept].tolist())
+        stats = self._stages.of(choice.live.request.tags.stage)
+        stats.num_output_tokens += len(kept) + 1
+        for counted in (stats, choice.speculation):
+            counted.count_draft(draft.source, len(draft), len(kept))
+            counted.count_origins(origins[Origin.FLEET], origins[Origin.SNAPSHOT])
+        return stats
 
     def finished(self, choice: Choice) -> None:
         """Count a choice that ended."""

@@ -74,6 +74,7 @@ class Decoder:
         self._model = model
         self._cache = cache
         self._proposer = proposer
+        self._drafts_first = isinstance(proposer, TextProposer)
         self._watcher = proposer if isinstance(proposer, PassWatcher) else None
         self._hidden_layers = () if self._watcher is None else self._watcher.hidden_layers
         self._scheduler = scheduler
@@ -206,11 +207,17 @@ class Decoder:
             return self._scheduler.next_rows()
 
     def _draft(self, all_rows: Sequence[Row]) -> None:
-        """Give each decode row that wants one its draft, cut to its room, if the drafts are worth their time.
+        """Give each row that wants one its draft, cut to its room, if the drafts are worth their time.
 
-        A proposer that fails costs drafts, but no response.
+        The pass that ends a prompt verifies the first draft of its output, if text is all that the proposer
+        needs. A proposer that fails costs drafts, but no response.
         """
-        rows = [row for row in all_rows if row.is_decode and row.choice.wants_draft(self._num_steps)]
+        rows = [
+            row
+            for row in all_rows
+            if (row.is_decode or (self._drafts_first and row.gives_token))
+            and row.choice.wants_draft(self._num_steps)
+        ]
         if not rows:
             return
         try:
@@ -291,7 +298,7 @@ class Decoder:
         if is_decode:
             self.counters.decoded(choice, row.draft, verdict.path[: num_kept - 1], saving)
         else:
-            self.counters.prefilled(choice)
+            self.counters.prefilled(choice, row.draft, verdict.path[: num_kept - 1])
         if choice.wants_trace:
             choice.trace.append(_traced(row.draft, verdict, num_kept, self._token_text))
         delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))

@@ -25,7 +25,8 @@ MIN_SHARED = 64  # tokens; for fewer another conversation's slot is not taken
 class Row:
     """One sequence's part in a forward pass: a chunk of its prompt, or its last token.
 
-    ``draft`` follows the last token; only a decode row may have one, and only if the proposer was asked.
+    ``draft`` follows the last token. Only a row that gives a token may have one, and only if the proposer was
+    asked.
     """
 
     choice: Choice
@@ -35,7 +36,7 @@ class Row:
 
     @property
     def is_decode(self) -> bool:
-        """True if the prompt is behind us: a draft may follow."""
+        """True if the whole prompt was read before."""
         return not self.choice.is_prefilling
 
     @property

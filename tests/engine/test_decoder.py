@@ -143,6 +143,52 @@ def test_max_tokens_is_exact_under_drafts(make: Any, max_tokens: int, is_tree: b
     assert proposer.told["r"] == full[:max_tokens]
 
 
+class TextOracle(OracleProposer):
+    """An oracle that needs only the prompt, and can therefore draft before the first token."""
+
+    def draft_after(self, assumed: Any, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("is_tree", [False, True])
+def test_first_drafts_that_are_wrong_change_nothing(make: Any, is_tree: bool) -> None:
+    prompts = [np.random.default_rng(number).integers(4, 380, 20).tolist() for number in range(6)]
+    outputs = {tuple(prompt): output_of(make, prompt) for prompt in prompts}
+    engine = make(TextOracle(outputs, is_tree=is_tree, wrong=0.4), max_batch_tokens=13)
+    for number, prompt in enumerate(prompts):
+        engine.submit(request(f"r{number}", prompt))
+    engine.run()
+    for number, prompt in enumerate(prompts):
+        assert engine.output(f"r{number}") == outputs[tuple(prompt)]
+    stats = engine.decoder.counters.snapshot()[STAGE]
+    assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+
+
+@pytest.mark.parametrize("is_tree", [False, True])
+@pytest.mark.parametrize("max_tokens", [1, 2, 9])
+def test_the_pass_that_ends_a_prompt_verifies_the_first_draft(
+    make: Any, max_tokens: int, is_tree: bool
+) -> None:
+    prompt = [5, 6, 7, 8, 9]
+    sampling = replace(GREEDY, max_tokens=max_tokens)
+    expected = output_of(make, prompt, max_tokens)
+    outputs = {tuple(prompt): expected}
+    for oracle, is_first in ((OracleProposer, False), (TextOracle, max_tokens > 1)):
+        engine = make(oracle(outputs, is_tree=is_tree, wrong=0), max_batch_tokens=3)
+        engine.submit(request("r", prompt, sampling))
+        engine.run()
+        assert engine.output("r") == expected
+        stats = engine.decoder.counters.snapshot()[STAGE]
+        assert stats.num_output_tokens == 1 + stats.num_steps + stats.num_accepted_tokens == max_tokens
+        speculation = engine.received["r"][-1].speculation
+        assert (speculation.num_steps, speculation.num_accepted_tokens) == (
+            stats.num_steps,
+            stats.num_accepted_tokens,
+        )
+        assert (len(engine.received["r"][0].token_ids) > 1) is is_first
+        assert len(engine.model.passes[0][0]) == 3  # a part of the prompt has no draft
+
+
 @pytest.mark.parametrize("is_tree", [False, True])
 def test_drafts_stay_within_the_context(make: Any, is_tree: bool) -> None:
     engine = make(RandomProposer(is_tree=is_tree), max_model_len=20, draft=DraftConfig(max_tokens=16))

@@ -31,6 +31,7 @@ class _Request:
     Attributes:
         num_prompt: tokens of its prompt.
         has_model: the model knows the request.
+        is_read: the model has seen its whole prompt.
         union: the last drafts of both.
         own_nodes: its nodes that the trees draft without the model; None: there is no such draft.
         situation: in which the model has drafted.
@@ -41,6 +42,7 @@ class _Request:
     draft: DraftConfig
     num_prompt: int
     has_model: bool
+    is_read: bool = False
     union: DraftUnion = field(default_factory=DraftUnion)
     own_nodes: list[int] | None = None
     situation: Situation | None = None
@@ -139,6 +141,7 @@ class HybridDrafter:
         found = [(row, request) for row in rows if (request := self._requests.get(row.key))]
         self._has_prompts |= any(row.start < request.num_prompt for row, request in found)
         for row, request in found:
+            request.is_read = row.start + len(row.kept) >= request.num_prompt
             if len(row.token_ids) == 1:  # the draft was not verified
                 request.situation = None
         known = [row for row, request in found if request.has_model]
@@ -160,7 +163,10 @@ class HybridDrafter:
         requests = [self._requests[name] for name, _ in updates]
         self._learn(updates, requests)
         if self._threshold is not None:
-            chosen = [draft.score <= self._threshold for draft in drafts]
+            chosen = [
+                request.is_read and draft.score <= self._threshold
+                for request, draft in zip(requests, drafts, strict=True)
+            ]
             found = self._model_drafts(updates, chosen, max_tokens, min_prob)
             return [other if len(other) else own for own, other in zip(drafts, found, strict=True)]
         self._begin_unions(requests, drafts)
@@ -219,7 +225,7 @@ class HybridDrafter:
             request.union, request.situation = DraftUnion(), None
             request.own_nodes = request.union.add(draft)
             request.union.rate(self._chance)
-            if request.has_model:
+            if request.has_model and request.is_read:
                 able.append(request)
                 expected.append((request.stage, request.union.score()))
         for request, situation in zip(able, self._use.choose(expected), strict=True):

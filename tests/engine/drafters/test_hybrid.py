@@ -114,6 +114,29 @@ def test_only_verified_drafts_say_what_the_model_gains(
     assert bool(learned) is is_verified
 
 
+@pytest.mark.parametrize("threshold", [None, 1e9])
+def test_before_the_first_token_only_the_trees_draft(
+    exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, threshold: float | None
+) -> None:
+    """The model has not seen the prompt then."""
+    asked: list[list[int]] = []
+
+    class Asked(ModelDrafter):
+        def step(self, updates: Any, *limits: Any) -> list[Draft]:
+            asked.append([len(tokens) for _, tokens in updates])
+            return super().step(updates, *limits)
+
+    forest = trees()
+    draft = DraftConfig(rule="learned", max_tokens=8, min_prob=0.0)
+    outputs(exact_model, tokenizer, forest, draft, GREEDY)
+    model = Asked(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(forest, model, threshold=threshold)
+    hybrid.start("r", STAGE, ids(1, 2), draft=draft)
+    [first] = hybrid.step([("r", ids())])
+    assert first.source is Source.STAGE
+    assert asked == []
+
+
 def test_requests_are_admitted_by_all_or_none(exact_model: Transformer, head_path: Path) -> None:
     model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
     hybrid = HybridDrafter(trees(), model)

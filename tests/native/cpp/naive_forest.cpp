@@ -35,7 +35,7 @@ bool NaiveForest::is_live(IndexId index, std::uint64_t key) const {
 void NaiveForest::start(RequestId id, TokenSpan prompt, TokenSpan prediction,
                         std::span<const SharedSource> sources, bool learn, const DraftOptions& options,
                         std::optional<ModelId> model) {
-  Request made{NaiveIndex(depth_), 0, {prompt.begin(), prompt.end()}, options, learn, {}, model, {}, {}};
+  Request made{NaiveIndex(depth_), 0, {prompt.begin(), prompt.end()}, {kBeginToken}, options, learn, {}, model, {}, {}};
   made.own.append(made.own.open(), prediction);
   made.key = made.own.open();
   made.own.append(made.key, prompt);
@@ -61,6 +61,7 @@ void NaiveForest::extend(const BatchUpdate& update) {
     const TokenSpan tokens = update.tokens_of(i);
     if (!tokens.empty()) request.pending_outcome = std::exchange(request.scored, {});
     request.text.insert(request.text.end(), tokens.begin(), tokens.end());
+    request.output.insert(request.output.end(), tokens.begin(), tokens.end());
   }
 }
 
@@ -97,7 +98,7 @@ ExpectedDraft NaiveForest::draft(RequestId id, std::uint32_t max_tokens, bool wi
   options.max_tokens = std::min(options.max_tokens, max_tokens);
   ExpectedDraft best;
   const auto consider = [&](const NaiveIndex& index, SourceId source) {
-    NaiveDraft draft = index.draft(request.text, options);
+    NaiveDraft draft = index.draft(text_for(request, source), options);
     if (draft.score > best.draft.score) best = {std::move(draft), source};
   };
   if (with_own) consider(request.own, kRequestSource);
@@ -117,12 +118,12 @@ ExpectedDraft NaiveForest::draft_learned(RequestId id, std::uint32_t max_tokens)
   for (const Link& link : request.links) {
     const auto found = indices_.find(link.index);
     if (found == indices_.end()) continue;
-    const std::size_t length = found->second.match_length(request.text);
+    const std::size_t length = found->second.match_length(request.output);
     const std::size_t tree = link.source - 1u;
     if (length > lengths[tree]) trees[tree] = &found->second;
     lengths[tree] = std::max(lengths[tree], length);
   }
-  NaiveLearned learned(trees, request.text, models_.at(*request.model), options);
+  NaiveLearned learned(trees, request.text, request.output, models_.at(*request.model), options);
   request.scored = std::move(learned.scored);
   const bool is_empty = learned.tree == Evidence::kNumTrees;
   return {std::move(learned.draft), is_empty ? kNoSource : static_cast<SourceId>(learned.tree + 1)};
@@ -131,8 +132,8 @@ ExpectedDraft NaiveForest::draft_learned(RequestId id, std::uint32_t max_tokens)
 bool NaiveForest::has_seen(RequestId id, SourceId source, std::size_t match_length, TokenSpan path,
                            std::int32_t token) const {
   const Request& request = requests_.at(id);
-  std::vector<std::int32_t> wanted(request.text.end() - static_cast<std::ptrdiff_t>(match_length),
-                                   request.text.end());
+  const TokenSpan matched = text_for(request, source).last(match_length);
+  std::vector<std::int32_t> wanted(matched.begin(), matched.end());
   wanted.insert(wanted.end(), path.begin(), path.end());
   const auto is_in = [&](const NaiveIndex& index) {
     const Context context = index.find(wanted);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/forest/forest_core.hpp"
+#include "core/tokens.hpp"
 #include "naive_index.hpp"
 #include "naive_learned.hpp"
 
@@ -21,7 +22,7 @@ class NaiveForest {
  public:
   explicit NaiveForest(std::uint32_t depth) : depth_(depth) {}
 
-  void create_index(IndexId id) { indices_.emplace(id, NaiveIndex(depth_)); }
+  void create_index(IndexId id) { indices_.emplace(id, NaiveIndex(depth_, true)); }
   void drop_index(IndexId id) { indices_.erase(id); }
   void learn(std::span<const IndexId> indices, TokenSpan tokens);
   /// Live requests keep their output.
@@ -64,6 +65,7 @@ class NaiveForest {
     NaiveIndex own;
     std::uint64_t key;  // of prompt and output in `own`
     std::vector<std::int32_t> text;
+    std::vector<std::int32_t> output{kBeginToken};  // as the indices know it, for a request with a model
     DraftOptions options;
     bool learns;
     std::vector<Link> links;  // most specific source first
@@ -73,6 +75,9 @@ class NaiveForest {
   };
 
   bool is_live(IndexId index, std::uint64_t key) const;
+  static TokenSpan text_for(const Request& request, SourceId source) {
+    return source == kRequestSource || !request.model ? request.text : request.output;
+  }
 
   std::uint32_t depth_;
   std::map<IndexId, NaiveIndex> indices_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/tokens.hpp"
+
 namespace agentspec {
 namespace {
 
@@ -42,6 +44,10 @@ std::uint64_t NaiveIndex::open() {
 
 void NaiveIndex::append(std::uint64_t key, TokenSpan tokens) {
   NaiveText& text = texts_.at(key);
+  if (marks_begins_ && text.tokens.empty() && !tokens.empty()) {
+    text.tokens.push_back(kBeginToken);
+    text.times.push_back(++now_);
+  }
   for (const std::int32_t token : tokens) {
     text.tokens.push_back(token);
     text.times.push_back(++now_);
@@ -64,7 +70,7 @@ void NaiveIndex::remove(std::uint64_t key) {
     }
   }
   texts_.erase(key);
-  num_tokens_ -= removed.size();
+  num_tokens_ -= removed.size() - (marks_begins_ && !removed.empty() ? 1 : 0);
   for (const auto& [tokens, was_best] : followed) {
     std::vector<Continuation> left = continuations(find(tokens));
     if (left.empty()) {
@@ -81,7 +87,9 @@ void NaiveIndex::remove(std::uint64_t key) {
 std::vector<std::uint64_t> NaiveIndex::keys_of(TokenSpan tokens) const {
   std::vector<std::uint64_t> keys;
   for (const auto& [key, text] : texts_) {
-    if (std::ranges::equal(text.tokens, tokens)) keys.push_back(key);
+    const TokenSpan known = text.tokens;
+    const bool is_marked = marks_begins_ && !known.empty();
+    if (std::ranges::equal(is_marked ? known.subspan(1) : known, tokens)) keys.push_back(key);
   }
   return keys;
 }

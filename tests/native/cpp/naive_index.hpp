@@ -53,7 +53,9 @@ struct Continuation {
 /// another token with at least that count is appended.
 class NaiveIndex {
  public:
-  explicit NaiveIndex(std::uint32_t depth) : depth_(depth) {}
+  /// With begin marks, kBeginToken precedes the first token of each sequence.
+  explicit NaiveIndex(std::uint32_t depth, bool marks_begins = false)
+      : depth_(depth), marks_begins_(marks_begins) {}
 
   /// Starts an empty sequence and returns its key; keys are never reused.
   std::uint64_t open();
@@ -95,6 +97,7 @@ class NaiveIndex {
                   const DraftOptions& options) const;
 
   std::uint32_t depth_;
+  bool marks_begins_;
   std::map<std::uint64_t, NaiveText> texts_;
   std::map<std::vector<std::int32_t>, Reset> resets_;
   std::uint64_t num_opened_ = 0;

@@ -55,9 +55,9 @@ void propose_second(const NaiveIndex& tree, const Context& context, Path& propos
 
 }  // namespace
 
-NaiveLearned::NaiveLearned(const Trees& trees, TokenSpan text, const AcceptanceModel& model,
+NaiveLearned::NaiveLearned(const Trees& trees, TokenSpan text, TokenSpan output, const AcceptanceModel& model,
                            const DraftOptions& options)
-    : trees_(trees), text_(text), model_(model), options_(options) {
+    : trees_(trees), text_(text), output_(output), model_(model), options_(options) {
   for (const TreeContexts& contexts : contexts_of({})) {
     if (contexts.longest == nullptr) continue;
     const auto length = static_cast<std::uint32_t>(contexts.longest->tokens.size());
@@ -75,7 +75,7 @@ std::array<NaiveLearned::TreeContexts, Evidence::kNumTrees> NaiveLearned::contex
     one.index = i;
     if (trees_[i] == nullptr) continue;
     one.tree = trees_[i];
-    one.suffixes = one.tree->find_suffixes(joined(text_, path));
+    one.suffixes = one.tree->find_suffixes(joined(i == 0 ? text_ : output_, path));
     while (!one.suffixes.empty() && one.suffixes.back().places.empty()) one.suffixes.pop_back();
     if (one.suffixes.empty()) continue;
     one.longest = &one.suffixes.back();
@@ -147,14 +147,13 @@ Evidence NaiveLearned::evidence_for(const std::array<TreeContexts, Evidence::kNu
                            static_cast<std::uint32_t>(context->places.size()));
     }
   }
-  const Path whole = joined(text_, path);
-  add_own(whole, token, contexts, evidence);
-  evidence.add_token(token, whole.empty() ? -1 : whole.back());
+  add_own(path, token, contexts, evidence);
+  evidence.add_token(token, path.empty() ? output_.back() : path.back());
   return evidence;
 }
 
 // The request's own text: its longest context that the token followed, and its longest of all.
-void NaiveLearned::add_own(const Path& whole, std::int32_t token,
+void NaiveLearned::add_own(const Path& path, std::int32_t token,
                            const std::array<TreeContexts, Evidence::kNumTrees>& contexts, Evidence& evidence) const {
   const NaiveIndex* own = trees_[0];
   if (own == nullptr) return;
@@ -164,7 +163,7 @@ void NaiveLearned::add_own(const Path& whole, std::int32_t token,
   }
   std::size_t longest = 0;
   int followed = own->match_length({&token, 1}) > 0 ? 0 : -1;
-  for (const Context& context : own->find_suffixes(whole)) {
+  for (const Context& context : own->find_suffixes(joined(text_, path))) {
     if (context.places.empty()) continue;
     longest = context.tokens.size();
     if (count_of(*own, context, token) > 0) followed = static_cast<int>(longest);

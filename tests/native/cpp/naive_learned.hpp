@@ -19,7 +19,9 @@ class NaiveLearned {
  public:
   using Trees = std::array<const NaiveIndex*, Evidence::kNumTrees>;
 
-  NaiveLearned(const Trees& trees, TokenSpan text, const AcceptanceModel& model, const DraftOptions& options);
+  /// The request's own tree knows its `text`, the others its `output`.
+  NaiveLearned(const Trees& trees, TokenSpan text, TokenSpan output, const AcceptanceModel& model,
+               const DraftOptions& options);
 
   NaiveDraft draft;
   NaiveScores scored;
@@ -47,7 +49,7 @@ class NaiveLearned {
       const std::array<TreeContexts, Evidence::kNumTrees>& contexts, std::int32_t token);
   Evidence evidence_for(const std::array<TreeContexts, Evidence::kNumTrees>& contexts,
                         const std::vector<std::int32_t>& path, std::int32_t token) const;
-  void add_own(const std::vector<std::int32_t>& whole, std::int32_t token,
+  void add_own(const std::vector<std::int32_t>& path, std::int32_t token,
                const std::array<TreeContexts, Evidence::kNumTrees>& contexts, Evidence& evidence) const;
   void draft_chain();
   void draft_tree();
@@ -55,6 +57,7 @@ class NaiveLearned {
 
   const Trees& trees_;
   TokenSpan text_;
+  TokenSpan output_;
   const AcceptanceModel& model_;
   DraftOptions options_;
   std::array<bool, Evidence::kNumTrees> is_left_out_{};  // of a chain

@@ -1,6 +1,7 @@
 #include "check.hpp"
 #include "core/error.hpp"
 #include "core/index/suffix_index.hpp"
+#include "core/tokens.hpp"
 
 #include <map>
 #include <random>
@@ -234,7 +235,9 @@ void forget(SuffixIndex &index, const Tokens &text) {
 void a_forgotten_output_leaves_nothing_behind() {
   std::mt19937 random(3);
   for (int run = 0; run < 40; ++run) {
-    SuffixIndex index(6, SuffixIndex::kUnlimited), without(6, SuffixIndex::kUnlimited);
+    const bool marks_begins = run % 2 == 1;
+    SuffixIndex index(6, SuffixIndex::kUnlimited, marks_begins);
+    SuffixIndex without(6, SuffixIndex::kUnlimited, marks_begins);
     const Tokens forgotten = random_text(random, 1 + below(random, 900), 4);
     std::vector<Tokens> others;
     for (int i = 0; i < 6; ++i) {
@@ -255,6 +258,26 @@ void a_forgotten_output_leaves_nothing_behind() {
     index.evict(index.num_tokens());
     CHECK(index.automaton().num_states() == 1);
   }
+}
+
+void the_beginning_of_an_output_is_a_context_of_its_own() {
+  SuffixIndex index(5, SuffixIndex::kUnlimited, true);
+  learn(index, Tokens{1, 2});
+  learn(index, Tokens{3, 1, 4}, 2);
+  const auto best_after = [&](const Tokens &text) {
+    return index.automaton().best_token(index.match(text).state);
+  };
+  CHECK(best_after({kBeginToken}) == 3 && best_after({kBeginToken, 1}) == 2);
+  CHECK(best_after({1}) == 4 && best_after({3, 1}) == 4);
+  CHECK(index.num_tokens() == 8 && index.count(Tokens{1}) == 3);
+  const SequenceId live = index.open();
+  CHECK(index.tail(live).length == 0);
+  index.append(live, Tokens{1});
+  CHECK(index.tail(live).length == 2);
+  index.check_integrity();
+  index.remove(live);
+  index.check_integrity();
+  CHECK(best_after({kBeginToken}) == 3);
 }
 
 void an_output_beyond_the_most_uses_is_forgotten_in_all_its_parts() {
@@ -306,6 +329,7 @@ void the_first_pieces_of_an_output_are_forgotten_with_it() {
 
 int main() {
   a_forgotten_output_leaves_nothing_behind();
+  the_beginning_of_an_output_is_a_context_of_its_own();
   an_output_beyond_the_most_uses_is_forgotten_in_all_its_parts();
   what_is_left_of_an_output_is_forgotten_and_running_ones_stay();
   the_first_pieces_of_an_output_are_forgotten_with_it();

@@ -97,7 +97,9 @@ struct Request {
   PodArray<std::int32_t> text;        // prediction and prompt, for the background build
   std::size_t num_predicted = 0;      // of its tokens
   std::vector<std::int32_t> pending;  // output from before the index was ready
-  // The last tokens of prompt + output: depth - 1 or more, or all; fewer after memory ran out.
+  // The end of the text as it is looked up in shared indices: depth - 1 tokens or more, or all; fewer after
+  // memory ran out. With a model it is the output behind its begin mark, for the paper's rule prompt +
+  // output.
   std::vector<std::int32_t> context;
   std::size_t num_output = 0;
   GroupId group;

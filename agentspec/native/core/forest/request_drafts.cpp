@@ -16,6 +16,11 @@ void for_each_link(std::span<Request* const> block, const Visit& visit) {
   }
 }
 
+// True if the request's sequence in the index, which begins with a mark, is its context.
+bool has_mark(const Request& request, const Link& link) {
+  return link.has_sequence && request.model != nullptr;
+}
+
 Cursor last_match(const Link& link) { return link.match.longest(); }
 
 // Improves on the draft from the request's own index; ties stay with the more specific source.
@@ -78,14 +83,14 @@ void prefetch(std::span<Request* const> block) {
 void follow_links(std::span<Request* const> block, bool is_learned, Lookahead& lookahead) {
   for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
     const Automaton& automaton = index.automaton();
-    if (is_learned && link.has_sequence) return automaton.prefetch(index.tail(link.sequence).state);
+    if (is_learned && has_mark(request, link)) return automaton.prefetch(index.tail(link.sequence).state);
     const std::size_t num_new = request.num_output - link.num_matched;
     link.match.look_ahead(automaton, request.context, num_new, lookahead);
   });
   lookahead.run();
   for_each_link(block, [&](const Request& request, Link& link, const SuffixIndex& index) {
     const std::size_t num_new = request.num_output - link.num_matched;
-    const bool is_known = link.has_sequence && (is_learned || num_new == 0);
+    const bool is_known = has_mark(request, link) && (is_learned || num_new == 0);
     const Cursor known = is_known ? index.tail(link.sequence) : Cursor{};
     link.num_matched = request.num_output;
     lookahead.add_draft(index.automaton(),
@@ -99,10 +104,11 @@ void begin_matches(Request& request) {
     request.own_match.begin_at(request.own->automaton(), request.own->tail(), true);
   }
   for (Link& link : request.links) {
-    if (!link.has_sequence || link.shared->index == nullptr) continue;
+    if (!has_mark(request, link) || link.shared->index == nullptr) continue;
     const SuffixIndex& index = *link.shared->index;
     if (link.match.is_begun(index.automaton()) || !index.is_learned(link.sequence)) continue;
-    link.match.begin_at(index.automaton(), index.tail(link.sequence), false);
+    const Cursor tail = index.tail(link.sequence);
+    link.match.begin_at(index.automaton(), tail, tail.length > 0);  // nothing precedes its begin mark
     if (link.match.is_begun(index.automaton())) link.num_matched = request.num_output;
   }
 }

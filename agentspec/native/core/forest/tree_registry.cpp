@@ -17,7 +17,7 @@ std::string name(const char* what, std::uint64_t id) { return std::string(what) 
 IndexId TreeRegistry::create_index(GroupId group, std::size_t limit_bytes, std::uint32_t weight) {
   budget_.check_group(group);
   auto made = std::make_shared<Shared>();
-  made->index = std::make_unique<SuffixIndex>(depth_, limit_bytes);
+  made->index = std::make_unique<SuffixIndex>(depth_, limit_bytes, true);
   made->group = group;
   made->id = next_index_;
   made->weight = weight;

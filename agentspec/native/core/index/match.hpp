@@ -22,9 +22,9 @@ class Match {
   Cursor follow(const Automaton& automaton, std::span<const std::int32_t> context, std::size_t num_new,
                 Cursor known);
   /// Prepares the next follow() to cost one look-up per new token. Call this once the automaton has learned
-  /// the context's last tokens (or all of it: `is_all`), which end at `tail`. New tokens can only continue a
-  /// suffix that a token has followed, and the longest such suffix is known here. If it spans all learned
-  /// tokens, a longer suffix may also have been followed, so the match is not prepared. O(chain).
+  /// the context's last tokens (or all that can occur in it: `is_all`), which end at `tail`. New tokens can
+  /// only continue a suffix that a token has followed, and the longest such suffix is known here. If it spans
+  /// all learned tokens, a longer suffix may also have been followed, so the match is not prepared. O(chain).
   void begin_at(const Automaton& automaton, Cursor tail, bool is_all);
   /// True if begin_at() has prepared the match and the automaton has not changed since.
   bool is_begun(const Automaton& automaton) const { return is_begun_ && version_ == automaton.version(); }

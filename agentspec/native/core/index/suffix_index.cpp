@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {
@@ -17,8 +18,8 @@ std::size_t last_limit(std::size_t limit_bytes) { return limit_bytes - limit_byt
 
 }  // namespace
 
-SuffixIndex::SuffixIndex(std::uint32_t depth, std::size_t limit_bytes)
-    : automaton_(depth), limit_bytes_(limit_bytes) {}
+SuffixIndex::SuffixIndex(std::uint32_t depth, std::size_t limit_bytes, bool marks_begins)
+    : automaton_(depth), limit_bytes_(limit_bytes), marks_begins_(marks_begins) {}
 
 // Returns false if memory ran out. A half-finished change is of no use, so the whole index is then cleared.
 template <typename Change>
@@ -76,6 +77,7 @@ bool SuffixIndex::has_room(std::size_t num_tokens, std::uint32_t uses) {
 }
 
 void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
+  if (marks_begins_ && live.text.size() == 0) mark_begin(live);
   live_text_bytes_ -= live.text.memory_bytes();
   live.text.append(tokens);
   live_text_bytes_ += live.text.memory_bytes();
@@ -83,6 +85,11 @@ void SuffixIndex::learn(Live& live, std::span<const std::int32_t> tokens) {
   live.tail = automaton_.settle(live.tail);
   automaton_.unmark_end(live.tail, live.uses);
   live.tail = automaton_.append(live.tail, tokens, live.uses, live.origin);
+  automaton_.mark_end(live.tail, live.uses);
+}
+
+void SuffixIndex::mark_begin(Live& live) {
+  live.tail = automaton_.append({}, {&kBeginToken, 1}, live.uses, live.origin);
   automaton_.mark_end(live.tail, live.uses);
 }
 
@@ -162,17 +169,20 @@ void SuffixIndex::clear() noexcept {
   num_tokens_ = live_text_bytes_ = 0;
 }
 
-// Removes some tokens at the end of a text from the automaton. Returns the work done.
+// Removes some tokens at the end of a text from the automaton, and its begin mark with the first one. Returns
+// the work done.
 std::size_t SuffixIndex::retract_piece(Text& text) {
   thread_local std::vector<std::int32_t> end;
   const std::size_t piece = std::clamp<std::size_t>((1u << 15) / automaton_.depth(), 32, kPieceTokens);
   const std::size_t num_gone = std::min<std::size_t>(text.size, piece);
   const std::size_t num_left = text.size - num_gone;
   const std::size_t num_before = std::min<std::size_t>(num_left, automaton_.depth() - 1);
-  end.resize(num_before + num_gone);
-  text.read(num_left - num_before, end);
+  const std::size_t num_marks = marks_begins_ && num_left == num_before ? 1 : 0;
+  end.assign(num_marks + num_before + num_gone, kBeginToken);
+  text.read(num_left - num_before, std::span(end).subspan(num_marks));
+  const std::size_t num_kept = num_left == 0 ? 0 : num_marks + num_before;
   const std::span<const std::int32_t> tokens = end;
-  std::size_t work = automaton_.retract(match(tokens.first(num_before)), tokens.last(num_gone), text.uses);
+  std::size_t work = automaton_.retract(match(tokens.first(num_kept)), tokens.subspan(num_kept), text.uses);
   num_tokens_ -= num_gone * text.uses;
   if (num_left == 0 && text.owner != Text::kNoOwner) live_[text.owner].has_rest = false;
   if (num_left == 0 && text.owner == Text::kNoOwner) num_sequences_ -= text.uses;
@@ -341,23 +351,28 @@ void SuffixIndex::check_integrity() const {
   std::size_t num_tokens = 0;
   std::size_t num_sequences = num_live();
   std::size_t live_text_bytes = 0;
-  const auto add = [&](std::span<const std::int32_t> text, Cursor tail) {
-    views.push_back(text);
+  const auto mark = [&](std::span<const std::int32_t> text) {
+    texts.emplace_back(marks_begins_ ? 1 : 0, kBeginToken);
+    texts.back().insert(texts.back().end(), text.begin(), text.end());
+  };
+  const auto add = [&](const std::vector<std::int32_t>& marked, Cursor tail) {
+    views.push_back(marked);
     tails.push_back(tail);
-    num_tokens += text.size();
+    num_tokens += marked.size() - (marks_begins_ ? 1 : 0);
   };
   for (const Live& live : live_) {
     live_text_bytes += live.text.memory_bytes();
-    for (std::uint32_t use = 0; live.text.size() > 0 && use < live.uses; ++use)
-      add(live.text.span(), live.tail);
+    if (live.text.size() > 0) mark(live.text.span());
+    for (std::uint32_t use = 0; live.text.size() > 0 && use < live.uses; ++use) add(texts.back(), live.tail);
     if (live.text.size() > 0 && !live.is_learned) throw IntegrityError("a text is kept that is not learned");
   }
   for (const Text* text = texts_.oldest(); text != nullptr; text = text->newer) {
     if (text->owner == Text::kNoOwner) num_sequences += text->uses;
     if (text->owner != Text::kNoOwner && !live_[text->owner].has_rest)
       throw IntegrityError("a text has the wrong owner");
-    texts.emplace_back(text->size);
-    text->read(0, texts.back());
+    std::vector<std::int32_t> tokens(text->size);
+    text->read(0, tokens);
+    mark(tokens);
     for (std::uint32_t use = 0; use < text->uses; ++use) add(texts.back(), match(texts.back()));
   }
   if (num_tokens != num_tokens_ || live_text_bytes != live_text_bytes_ || num_sequences != num_sequences_)

@@ -27,6 +27,8 @@ struct Outputs {
 /// are as young as the last of them, and are evicted together. If only live sequences are left, the index
 /// stops learning the longest one and evicts it next.
 ///
+/// With begin marks, kBeginToken precedes each sequence: it is counted in contexts, but belongs to no text.
+///
 /// Pauses are short: each appended token makes the index visit a few states, to evict and to close the holes
 /// that evictions leave. If that is not enough, the index learns only into the holes of evicted tokens, or
 /// stops learning for a while. If memory runs out, it discards everything and continues.
@@ -46,7 +48,7 @@ class SuffixIndex {
   static constexpr std::size_t kMostWork = 8192;
 
   /// Throws ConfigError if depth is not within 2..Automaton::kMaxDepth.
-  SuffixIndex(std::uint32_t depth, std::size_t limit_bytes);
+  SuffixIndex(std::uint32_t depth, std::size_t limit_bytes, bool marks_begins = false);
 
   /// Throws ConfigError unless `uses` is within 1..kMaxUses.
   static void check_uses(std::uint32_t uses);
@@ -99,12 +101,14 @@ class SuffixIndex {
   void enforce(std::size_t limit_bytes);
 
   bool is_live(SequenceId id) const;
-  /// The last min(n, depth - 1) tokens of a live, learned sequence of n tokens, as a context.
+  /// The last min(n, depth - 1) tokens of a live, learned sequence of n tokens, its begin mark included, as a
+  /// context.
   Cursor tail(SequenceId id) const { return automaton_.settle(live_[slot_of(id)].tail); }
   bool is_learned(SequenceId id) const { return is_live(id) && live_[slot_of(id)].is_learned; }
   /// Returns the longest suffix of `tokens` (none negative) that occurs, at most depth - 1 tokens.
   /// O(min(tokens, depth)) amortized.
   Cursor match(std::span<const std::int32_t> tokens) const;
+  bool marks_begins() const { return marks_begins_; }
   /// Counts the occurrences of a string (no token negative). O(length). Throws TokenError if it is longer
   /// than depth.
   std::uint32_t count(std::span<const std::int32_t> tokens) const;
@@ -145,6 +149,7 @@ class SuffixIndex {
   std::size_t num_live() const noexcept;
   bool has_room(std::size_t num_tokens, std::uint32_t uses);
   void learn(Live& live, std::span<const std::int32_t> tokens);
+  void mark_begin(Live& live);
   void stop_learning(std::uint32_t slot);
   void release_text(Live& live) noexcept;
   void release(std::uint32_t slot) noexcept;
@@ -159,6 +164,7 @@ class SuffixIndex {
 
   Automaton automaton_;
   std::size_t limit_bytes_;
+  bool marks_begins_;
   IdPool slots_;  // of live_
   std::vector<Live> live_;
   TextStore texts_;  // outputs, and the remaining tokens of live sequences that are no longer learned
