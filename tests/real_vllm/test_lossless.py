@@ -7,19 +7,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.vllm.lossless import measure
-from benchmarks.vllm.scenarios import SCENARIOS
+from benchmarks.vllm.scenarios import SCENARIOS, SMALL_BATCH, SMALL_CACHE
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import bundled_on_cpu
 
 
-def test_no_token_is_changed(tmp_path: Path) -> None:
-    chosen = [one for one in SCENARIOS if one.name != "no prefix cache"]  # avoids waiting for two servers
+@pytest.mark.parametrize(
+    "flags",
+    [  # two servers each
+        pytest.param((), id="as usual"),
+        pytest.param(SMALL_BATCH, id="chunked prefill", marks=pytest.mark.slow),
+        pytest.param(SMALL_CACHE, id="preemption", marks=pytest.mark.slow),
+    ],
+)
+def test_no_token_is_changed(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    chosen = [one for one in SCENARIOS if one.flags == flags]
     sizes = Sizes(num_chats=14, num_clients=(8,))
     figures = measure(bundled_on_cpu(), sizes, tmp_path, lambda what: None, chosen)
     different = [one for one in figures["comparisons"] if one["num_different"]]
     assert different == []
-    assert figures["num_preemptions"] > 0
+    assert (figures["num_preemptions"] > 0) or flags != SMALL_CACHE
     drafted = [
         one["counted"]["num_accepted_tokens"] for one in figures["comparisons"] if one["speculator"] != "none"
     ]
