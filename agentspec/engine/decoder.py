@@ -147,7 +147,7 @@ class Decoder:
         )
         work = _work(rows, deciding, verdicts)
         self._judge(deciding, verdicts, drafting_s, work)
-        saving = self._saving(drafting_s, work)
+        saving = self._saving(rows, drafting_s, work)
         for row in rows:
             if not row.gives_token:
                 row.choice.num_cached += len(row.token_ids)
@@ -157,13 +157,20 @@ class Decoder:
         model_s = self._clock() - begin_s - drafting_s
         self._cost.observe(model_s, *work)  # 6. what the next guesses have to be worth
 
-    def _saving(self, drafting_s: float, work: tuple[int, int, int, int]) -> StepSaving | None:
-        """The step's time with drafts and without; the time since the last step is part of it."""
+    def _saving(
+        self, rows: Sequence[Row], drafting_s: float, work: tuple[int, int, int, int]
+    ) -> StepSaving | None:
+        """The step's time with drafts and without; the time since the last step is part of it.
+
+        A draft that ends a prompt is a part of reading it.
+        """
         last_s, self._verified_s = self._verified_s, self._clock()
-        num_requests, num_drafted, _, num_prompt_tokens = work
+        num_requests, _, _, num_prompt_tokens = work
+        asked = [row.is_decode for row in rows if row.is_asked]
+        num_drafted = sum(len(row.draft) for row in rows if row.is_decode)
         return self._plain.observe(
             self._verified_s - last_s,
-            drafting_s,
+            drafting_s * sum(asked) / len(asked) if asked else drafting_s,
             num_requests,
             num_drafted,
             num_prompt_tokens,
@@ -184,9 +191,9 @@ class Decoder:
         num_requests, num_drafted, _, num_prompt_tokens = work
         if not asked:
             return
-        token_s = self._plain_token_s(num_requests)
+        token_s = None if num_prompt_tokens else self._plain_token_s(num_requests)
         drafts_s = self._cost.drafts_s(num_drafted) if num_drafted else 0.0
-        if token_s is None or drafts_s is None or num_prompt_tokens:
+        if token_s is None or drafts_s is None:
             for row, num_accepted in asked:
                 if row.choice.pace is not None:
                     row.choice.pace.note(num_accepted)

@@ -250,6 +250,19 @@ def test_outputs_are_read_with_their_uses_and_learned_with_them():
         core.read_outputs(99, True)
 
 
+def test_a_request_without_its_model_drafts_by_the_papers_rule():
+    core = ForestCore(8, 1 << 30)
+    group = core.create_group(1 << 30)
+    index = core.create_index(group, 1 << 30)
+    core.learn(np.array([index], np.uint64), ids([7, 1, 2, 3, 4, 5, 6]))
+    gone = core.create_model(group)
+    core.drop_model(gone)
+    options = DraftOptions(False, 4, 4.0, 1, 0.1)
+    for request, model in ((0, None), (1, gone)):
+        core.start(request, group, ids([9, 1, 2, 3]), NO_TOKENS, [(index, 3)], True, options, False, model)
+        assert core.step(*flat({request: []}), 4)[0].tolist() == [4, 5, 6]
+
+
 def test_a_models_state_is_checked_before_it_is_one():
     core = ForestCore(5, 1 << 30)
     group = core.create_group(1 << 30)

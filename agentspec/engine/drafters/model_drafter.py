@@ -190,7 +190,7 @@ class ModelDrafter:
             if self._cache is None:  # only the last row matters
                 context.num_read = context.num_seen - context.first - 1
                 context.features = [context.features[-1][-1:]]
-            elif context.num_seen <= context.num_prompt or context.num_unread >= MOST_UNREAD:
+            elif row.start < context.num_prompt or context.num_unread >= MOST_UNREAD:
                 to_read.append(context)
         self._read([context for context in to_read if context.num_unread > 0])
 

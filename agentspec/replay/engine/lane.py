@@ -25,7 +25,7 @@ MAX_BATCH_TOKENS = 256
 
 @dataclass(slots=True)
 class Decoded:
-    """Totals of the decode steps of calls. The token of the prefill does not count."""
+    """Totals of calls. The first step of a call reads its prompt's last token, and may have a draft too."""
 
     num_calls: int = 0
     seconds: float = 0.0
@@ -74,7 +74,6 @@ class Lane:
         (choice,) = self._admission.admit(live)
         choice.num_cached = len(call.prompt) - 1
         self._decoder.add([choice])
-        self._decoder.step()  # the prompt's last token gives the answer's first token
         begin_s = time.perf_counter()
         while self._decoder.has_work:
             self._decoder.step()
@@ -85,8 +84,8 @@ class Lane:
         return Decoded(
             num_calls=1,
             seconds=seconds,
-            num_tokens=len(self._tokens) - 1,
-            num_steps=told.num_steps,
+            num_tokens=len(self._tokens),
+            num_steps=1 + told.num_steps,
             num_drafted=told.num_draft_tokens,
             num_accepted=told.num_accepted_tokens,
         )

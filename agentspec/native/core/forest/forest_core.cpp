@@ -133,7 +133,6 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
   const auto made = std::make_shared<Request>(id, depth_, group, options);
   const auto recent = prompt.last(std::min<std::size_t>(prompt.size(), depth_));
   made->context.assign(recent.begin(), recent.end());
-  if (model) made->context = {kBeginToken};
   if (in_background) made->queue(prediction, prompt);
   {
     const auto lock = enter();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {
@@ -108,7 +109,10 @@ void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<cons
     throw DuplicateIdError(name("request", request->id) + " is live already");
   budget_.check_group(request->group);
   const auto found_model = model ? models_.find(*model) : models_.end();
-  if (found_model != models_.end()) request->model = found_model->second;
+  if (found_model != models_.end()) {
+    request->model = found_model->second;
+    request->context = {kBeginToken};
+  }
   const auto place = requests_.emplace(request->id, request).first;
   try {
     connect(*request, sources, learn, origin);

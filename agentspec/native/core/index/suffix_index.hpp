@@ -105,8 +105,8 @@ class SuffixIndex {
   /// context.
   Cursor tail(SequenceId id) const { return automaton_.settle(live_[slot_of(id)].tail); }
   bool is_learned(SequenceId id) const { return is_live(id) && live_[slot_of(id)].is_learned; }
-  /// Returns the longest suffix of `tokens` (none negative) that occurs, at most depth - 1 tokens.
-  /// O(min(tokens, depth)) amortized.
+  /// Returns the longest suffix of `tokens` that occurs, at most depth - 1 tokens. They may begin with a
+  /// mark. O(min(tokens, depth)) amortized.
   Cursor match(std::span<const std::int32_t> tokens) const;
   bool marks_begins() const { return marks_begins_; }
   /// Counts the occurrences of a string (no token negative). O(length). Throws TokenError if it is longer
