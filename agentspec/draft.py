@@ -64,7 +64,7 @@ class Draft:
             accepted token). A parent precedes its children.
         probs: float32 ``[n]``, estimated probability D(N) that the token is accepted.
         score: sum of ``probs``, the expected number of accepted tokens (Algorithm 1).
-        match_length: length, in tokens, of the matched context.
+        match_length: length, in tokens, of the matched context; a begin mark counts as one.
         source: tree that proposed the draft.
         origins: uint8 ``[n]``, the :class:`Origin` of each token after its context; None: all are local.
     """

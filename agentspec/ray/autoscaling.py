@@ -17,7 +17,7 @@ MOST_SPEED = 2.0  # the default target is half of the requests that an engine ta
 
 
 class RecentSpeed:
-    """Tokens per decode step since the last look, from counters that only grow."""
+    """Tokens after the first ones, per decode step since the last look, from counters that only grow."""
 
     def __init__(self) -> None:
         self._num_steps = 0

@@ -56,7 +56,7 @@ class Counted:
 
     @property
     def per_step(self) -> float:
-        """Output tokens per decode step."""
+        """Output tokens after the first one, per decode step."""
         return (self.num_steps + self.num_accepted_tokens) / self.num_steps if self.num_steps else 0.0
 
     def plus(self, other: Counted) -> Counted:

@@ -27,7 +27,7 @@ class StageRow:
 
     @property
     def accepted_per_step(self) -> float:
-        """Mean output tokens per decode step; 1.0 = no speculation."""
+        """Output tokens after the first one, per decode step; 1.0 = no speculation."""
         return (self.steps + self.accepted) / self.steps if self.steps else 0.0
 
     @property

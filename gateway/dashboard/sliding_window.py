@@ -34,7 +34,7 @@ class Gain:
 
     @property
     def accepted_per_step(self) -> float | None:
-        """Output tokens per decode step, as in StageStats; None without steps."""
+        """Output tokens after the first one, per decode step, as in StageStats; None without steps."""
         return 1 + self.num_accepted_tokens / self.num_steps if self.num_steps else None
 
     def add(self, other: Gain, sign: int = 1) -> None:

@@ -62,7 +62,7 @@ class AnswerUsage:
 def describe_speculation(stats: SpeculationStats) -> dict[str, Any]:
     """Return vLLM's per-request figures, extended by counts per source.
 
-    ``mean_acceptance_length`` is the mean number of output tokens per decode step.
+    ``mean_acceptance_length`` is the number of output tokens after the first one, per decode step.
     """
     steps, drafted, accepted = stats.num_steps, stats.num_draft_tokens, stats.num_accepted_tokens
     return {

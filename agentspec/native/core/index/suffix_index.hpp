@@ -108,7 +108,6 @@ class SuffixIndex {
   /// Returns the longest suffix of `tokens` that occurs, at most depth - 1 tokens. They may begin with a
   /// mark. O(min(tokens, depth)) amortized.
   Cursor match(std::span<const std::int32_t> tokens) const;
-  bool marks_begins() const { return marks_begins_; }
   /// Counts the occurrences of a string (no token negative). O(length). Throws TokenError if it is longer
   /// than depth.
   std::uint32_t count(std::span<const std::int32_t> tokens) const;
