@@ -289,6 +289,7 @@ class RowStep:
         min_prob: float,
         num_model: int = 0,
         least: NDArray[np.float32] | None = None,
+        dictated: Mapping[str, Sequence[int]] | None = None,
     ) -> None: ...
     @property
     def address(self) -> int: ...

@@ -7,7 +7,7 @@ enough; a slot that a short draft leaves empty costs as much as any. Does not im
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ class _Request:
     stage: StageKey
     cases: tuple[int, ...]  # of its next draft, the closest first
     last: int | None = None  # length of the last known draft
+    dictated: int = 0  # tokens of the next one, by the request's grammar
 
 
 class DraftSlots:
@@ -91,8 +92,16 @@ class DraftSlots:
                 rows += [row] * len(request.cases)
                 request.cases = self._cases_of(request.stage, sum(length > bound for bound in _BOUNDS))
                 request.last = length
+                request.dictated = 0
         if cases:
             self._add(np.array(cases), drafted.acceptance[rows], drafted.price)
+
+    def expect(self, dictated: Mapping[str, int]) -> None:
+        """Take the lengths of the next drafts that grammars dictate. Unknown requests are ignored."""
+        for name, length in dictated.items():
+            request = self._requests.get(name)
+            if request is not None:
+                request.dictated = min(length, self._most)
 
     def num_slots(self, name: str) -> int:
         """Return the slots for the next draft of a request; all if nothing is known."""
@@ -101,7 +110,7 @@ class DraftSlots:
             for case in request.cases:
                 slots = self._slots[case]
                 if slots is not None:
-                    return slots
+                    return max(slots, request.dictated)
         return self._most
 
     def num_padded(self, name: str, num_slots: int) -> int:

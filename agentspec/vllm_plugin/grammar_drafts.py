@@ -3,16 +3,20 @@
 A JSON schema dictates names of members, constants, and the rest of a value of an ``enum`` once it has begun.
 vLLM's scheduler cuts a draft where its grammar forbids it. Here a grammar of guidance or xgrammar continues
 the draft from there, or begins one. A model that splits the same text into other tokens refuses them. They
-are verified like any other draft token, so outputs do not change. Other backends are left alone. Does not
-import vLLM.
+are verified like any other draft token, so outputs do not change. Other backends are left alone.
+
+With the model runner V2 the worker verifies its own drafts. So the scheduler sends what a grammar dictates
+behind the draft of the present step, with the masks of that step. The worker drafts it for the next one.
+Does not import vLLM.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from agentspec.config import DraftConfig
@@ -23,6 +27,8 @@ from agentspec.vllm_plugin.model_runner import V1_METHOD
 from agentspec.vllm_plugin.settings import PluginSettings
 
 logger = logging.getLogger(__name__)
+
+DICTATED = "agentspec_dictated"  # attribute of vLLM's GrammarOutput: for the worker's planner
 
 _MOST_REFUSED = 3  # drafts in succession, after which a model is believed to split the text otherwise
 _SHARE = 0.02  # of the engine's time, to ask grammars
@@ -68,7 +74,8 @@ class GrammarDrafts:
 
     Args:
         config: how much a request without tags drafts.
-        most_tokens: of a step's drafts together.
+        most_tokens: of a step's drafts together, where the scheduler names them.
+        names_drafts: the worker verifies the drafts that the scheduler names, as with the model runner V1.
         follows_reasoning: a grammar begins where the model's reasoning ends.
         clock: seconds of this thread, and seconds that passed.
     """
@@ -78,12 +85,14 @@ class GrammarDrafts:
         config: DraftConfig,
         most_tokens: int,
         *,
+        names_drafts: bool = True,
         follows_reasoning: bool = False,
         clock: Callable[[], float] = time.thread_time,
         wall_clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._config = config
         self._most_tokens = most_tokens
+        self.names_drafts = names_drafts
         self._follows_reasoning = follows_reasoning
         self._requests: dict[str, _Known] = {}
         self._walk: MaskWalk | None = None
@@ -93,13 +102,13 @@ class GrammarDrafts:
 
     @classmethod
     def of(cls, vllm_config: Any) -> GrammarDrafts | None:
-        """Return those of a server; None with the model runner V2, or with drafts that are padded.
-
-        V2 verifies the drafts of its worker, not those that the scheduler names.
-        """
+        """Return those of a server; None without speculation, or with padded drafts and model runner V1."""
         speculation = vllm_config.speculative_config
         settings = PluginSettings.read(vllm_config.additional_config)
-        if getattr(speculation, "method", None) != V1_METHOD or settings.batch_shape == "uniform":
+        if speculation is None:
+            return None
+        is_v1 = speculation.method == V1_METHOD
+        if is_v1 and settings.batch_shape == "uniform":
             return None
         scheduling, structured = vllm_config.scheduler_config, vllm_config.structured_outputs_config
         cap = DraftCap.of_v1(
@@ -110,6 +119,7 @@ class GrammarDrafts:
         return cls(
             settings.draft_config(speculation.num_speculative_tokens),
             cap.most_tokens,
+            names_drafts=is_v1,
             follows_reasoning=bool(structured.reasoning_parser)
             and not getattr(structured, "enable_in_reasoning", False),
         )
@@ -123,25 +133,55 @@ class GrammarDrafts:
         running = list(requests)
         if not any(request.use_structured_output for request in running) or any(map(_is_penalized, running)):
             return
-        self._renew()
-        room = self._most_tokens - sum(len(request.spec_token_ids) for request in running)
-        first = self._num_steps % len(running)
-        self._num_steps += 1
-        for request in running[first:] + running[:first]:
-            if request.use_structured_output and room > 0:
-                num_before = len(request.spec_token_ids)
-                try:
-                    request.spec_token_ids = self._extended(request, room)
-                except Exception:
-                    logger.exception("the grammar of %r dictates no drafts", request.request_id)
-                    self._requests[request.request_id] = _Known(most=0)
-                room -= len(request.spec_token_ids) - num_before
+        left = self._most_tokens - sum(len(request.spec_token_ids) for request in running)
+        for request in self._in_turn(running):
+            if left <= 0 or not request.use_structured_output or not _is_decoding(request):
+                continue
+            draft = request.spec_token_ids
+            room = min(left, self._of(request).most - len(draft), _most_more(request) - 1 - len(draft))
+            tokens = self._continued(request, draft, room)
+            if tokens is not None:
+                request.spec_token_ids = tokens
+                left -= len(tokens) - len(draft)
 
-    def _renew(self) -> None:
-        """Add the share of the time since the last step."""
+    def attach(
+        self, masks: Any, requests: Mapping[str, Any], scheduled: Mapping[str, Sequence[int]]
+    ) -> dict[str, int]:
+        """Attach to the masks of a step (vLLM's ``GrammarOutput``) what the grammars dictate.
+
+        For each request, these are the draft tokens that the step verifies, then those that are dictated. A
+        failure costs these drafts, and no response.
+
+        Args:
+            requests: vLLM's requests by their id.
+            scheduled: the draft tokens that the step verifies; -1 = not known, or refused by the grammar.
+
+        Returns:
+            Of the requests for which there is something to draft then: how many tokens, if the step accepts
+            its draft.
+        """
+        found: dict[str, list[int]] = {}
+        sizes: dict[str, int] = {}
+        names = masks.structured_output_request_ids
+        for request in self._in_turn([requests[name] for name in names if name in requests]):
+            name = request.request_id
+            draft = list(takewhile(lambda token: token >= 0, scheduled.get(name, ())))
+            room = min(self._of(request).most + 1, _most_more(request) - len(draft))
+            tokens = self._continued(request, draft, room) or []
+            size = len(tokens) - len(draft) - 1  # the step samples the first one that is dictated
+            if size > 0:
+                found[name], sizes[name] = tokens, size
+        setattr(masks, DICTATED, found)
+        return sizes
+
+    def _in_turn(self, requests: list[Any]) -> list[Any]:
+        """Begin a step: return its requests, beginning with another one than in the last step."""
         now_s = self._wall_clock()
         self._left_s = min(_BURST_S, self._left_s + _SHARE * (now_s - self._since_s))
         self._since_s = now_s
+        first = self._num_steps % max(1, len(requests))
+        self._num_steps += 1
+        return requests[first:] + requests[:first]
 
     def forget(self, request_ids: Iterable[str]) -> None:
         """Forget requests that ended. Unknown ones are ignored."""
@@ -155,36 +195,47 @@ class GrammarDrafts:
             known = self._requests[request.request_id] = _Known(most)
         return known
 
-    def _extended(self, request: Any, room: int) -> list[int]:
-        """Return a request's draft with what its grammar dictates behind it, at most ``room`` tokens more.
+    def _continued(self, request: Any, draft: list[int], room: int) -> list[int] | None:
+        """Return a draft with what the request's grammar dictates behind it, at most ``room`` tokens more.
 
-        vLLM stops if its grammar refuses a draft token, so all of them are checked.
+        vLLM stops if its grammar refuses a draft token, so all are checked. None if the grammar is not asked,
+        or fails.
         """
-        draft: list[int] = request.spec_token_ids
+        if room <= 0 or any(token < 0 for token in draft):
+            return None
         grammar = request.structured_output_request.grammar
-        if not _is_known(grammar) or not _is_decoding(request) or self._is_reasoning(request):
-            return draft
+        try:
+            tokens = self._found(grammar, request, draft, room)
+            return None if tokens is None else list(grammar.validate_tokens(tokens[: len(draft) + room]))
+        except Exception:
+            logger.exception("the grammar of %r dictates no drafts", request.request_id)
+            self._requests[request.request_id] = _Known(most=0)
+            return None
+
+    def _found(self, grammar: Any, request: Any, draft: list[int], room: int) -> list[int] | None:
+        if not _is_known(grammar) or self._is_reasoning(request):
+            return None
         known, output = self._of(request), request.output_token_ids
-        room = min(room, known.most - len(draft), request.max_tokens - len(output) - 1 - len(draft))
-        if room <= 0 or known.num_refused >= _MOST_REFUSED or any(token < 0 for token in draft):
-            return draft
+        if known.num_refused >= _MOST_REFUSED:
+            return None
         rest = known.rest(output)
         if known.num_refused >= _MOST_REFUSED:
-            return draft
-        if not rest or rest[: len(draft)] != draft:
-            if known.is_slow or self._left_s <= 0:
-                return draft
-            if not hasattr(grammar, "ll_matcher") and self._walk is None:
-                self._walk = MaskWalk(grammar, self._clock)
-            begin_s = self._clock()
-            rest = draft + self._behind(grammar, request.request_id, draft, room)
-            took_s = self._clock() - begin_s
-            self._left_s = max(-_BURST_S, self._left_s - took_s)
-            known.is_slow = took_s > _MOST_S
-            if known.is_slow and not hasattr(grammar, "ll_matcher"):
-                rest = draft  # a mask for each further draft token would take as long
-            known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
-        return list(grammar.validate_tokens(rest[: len(draft) + room]))
+            return None
+        if rest and rest[: len(draft)] == draft:
+            return rest
+        if known.is_slow or self._left_s <= 0:
+            return None
+        if not hasattr(grammar, "ll_matcher") and self._walk is None:
+            self._walk = MaskWalk(grammar, self._clock)
+        begin_s = self._clock()
+        rest = draft + self._behind(grammar, request.request_id, draft, room)
+        took_s = self._clock() - begin_s
+        self._left_s = max(-_BURST_S, self._left_s - took_s)
+        known.is_slow = took_s > _MOST_S
+        if known.is_slow and not hasattr(grammar, "ll_matcher"):
+            rest = draft  # a mask for each further draft token would take as long
+        known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
+        return rest
 
     def _behind(self, grammar: Any, request_id: str, draft: list[int], most: int) -> list[int]:
         """Return the tokens that a grammar dictates behind a draft that it allows. Leaves no trace."""
@@ -209,6 +260,10 @@ class GrammarDrafts:
 
 def _is_known(grammar: Any) -> bool:
     return hasattr(grammar, "ll_matcher") or (hasattr(grammar, "matcher") and hasattr(grammar, "ctx"))
+
+
+def _most_more(request: Any) -> int:
+    return int(request.max_tokens) - len(request.output_token_ids)
 
 
 def _is_decoding(request: Any) -> bool:

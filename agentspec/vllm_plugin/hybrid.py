@@ -17,9 +17,26 @@ from vllm.v1.worker.gpu.spec_decode import init_speculator
 from vllm.v1.worker.gpu.spec_decode.speculator import DraftModelSpeculator
 from vllm.v1.worker.gpu.states import RequestState
 
+from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.model_drafts import ModelDrafts
 from agentspec.vllm_plugin.planner import PLANNER
 from agentspec.vllm_plugin.speculator import ForestSpeculator
+
+
+def check_draft_model(vllm_config: VllmConfig) -> None:
+    """Raise ConfigError if vLLM's draft model can't draft together with the trees."""
+    spec = vllm_config.speculative_config
+    refused = {
+        f"draft_sample_method {spec.draft_sample_method!r}": spec.draft_sample_method != "greedy",
+        "enable_adaptive_verification": spec.enable_adaptive_verification,
+        "num_speculative_tokens_per_batch_size": spec.uses_dynamic_speculative_decoding(),
+        "parallel_drafting": spec.parallel_drafting,
+        "a model with several MTP modules": spec.use_multi_module_mtp(),
+        "prefill context parallelism": vllm_config.parallel_config.prefill_context_parallel_size > 1,
+    }
+    for name, is_set in refused.items():
+        if is_set:
+            raise ConfigError(f"{name} can't be used with a draft model and the trees")
 
 
 def init_hybrid(

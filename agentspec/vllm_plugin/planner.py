@@ -90,6 +90,7 @@ class StepPlanner:
         self._last: Planned | None = None
         self._stopped: set[str] = set()  # preempted requests, which come back as new ones
         self._verified: Mapping[str, Sequence[int]] = {}
+        self._dictated: Mapping[str, Sequence[int]] | None = None
         self._num_scheduled = 0
         self._thread_s = 0.0  # of the present step
         self._last_drafts: dict[str, list[int]] = {}  # of traced requests
@@ -128,6 +129,10 @@ class StepPlanner:
 
     # ---- a step ----
 
+    def expect(self, dictated: Mapping[str, Sequence[int]] | None) -> None:
+        """Take what grammars dictate of the outputs, from the step on that is planned next."""
+        self._dictated = dictated
+
     def plan(
         self, names: list[str], num_sampled: NDArray[np.int32], sampled: NDArray[np.int64]
     ) -> Planned | None:
@@ -143,6 +148,7 @@ class StepPlanner:
             nothing any more.
         """
         begin_s = self._clock()
+        dictated, self._dictated = self._dictated, None
         try:
             self.drafter.enter_ready()
             price = self.drafter.price
@@ -158,6 +164,7 @@ class StepPlanner:
                 price,
                 num_model,
                 least,
+                dictated,
             )
         except Exception:
             self.drafter.lose_step(names)

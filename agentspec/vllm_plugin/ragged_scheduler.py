@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from agentspec.tags import Tags
 from agentspec.vllm_plugin.draft_slots import DRAFTED, Drafted, DraftSlots
+from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
 
 
 class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
@@ -23,6 +24,7 @@ class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._slots = DraftSlots(self.num_spec_tokens)
+        self._grammars = GrammarDrafts.of(self.vllm_config)
 
     def add_request(self, request: Request) -> None:
         """Add a request to the queue."""
@@ -39,7 +41,17 @@ class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
                 request.spec_token_ids = request.spec_token_ids[:num_slots]
         scheduled: SchedulerOutput = super().schedule(*args, **options)
         self._slots.forget(scheduled.finished_req_ids)
+        if self._grammars is not None:
+            self._grammars.forget(scheduled.finished_req_ids)
         return scheduled
+
+    def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
+        """Return the masks of the grammars of a step, and what they dictate behind its drafts."""
+        masks: GrammarOutput | None = super().get_grammar_bitmask(scheduler_output)
+        if masks is not None and self._grammars is not None:
+            scheduled = scheduler_output.scheduled_spec_decode_tokens
+            self._slots.expect(self._grammars.attach(masks, self.requests, scheduled))
+        return masks
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput

@@ -59,7 +59,7 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
 
     def schedule(self, *args: Any, **options: Any) -> SchedulerOutput:
         """Schedule a step."""
-        if self._grammars is not None:
+        if self._grammars is not None and self._grammars.names_drafts:
             self._grammars.extend(self.running)
         scheduled: SchedulerOutput = super().schedule(*args, **options)
         if self._grammars is not None:
@@ -71,6 +71,8 @@ class StepScheduler(Scheduler):  # type: ignore[misc]
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
         """Return the masks of the grammars of a step that the workers run, and ask for its samples."""
         masks: GrammarOutput | None = super().get_grammar_bitmask(scheduler_output)
+        if masks is not None and self._grammars is not None and not self._grammars.names_drafts:
+            self._grammars.attach(masks, self.requests, scheduler_output.scheduled_spec_decode_tokens)
         if self.early is not None and scheduler_output.has_structured_output_requests:
             self.early.ask(masks)
         return masks

@@ -24,6 +24,7 @@ from agentspec.vllm_plugin.commands import Answer, Commands
 from agentspec.vllm_plugin.cores import cores_of_parent
 from agentspec.vllm_plugin.draft_slots import DRAFTS, LATE_DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
+from agentspec.vllm_plugin.grammar_drafts import DICTATED
 from agentspec.vllm_plugin.model_runner import (
     DEFAULT_MAX_DRAFT,
     MODEL_METHODS,
@@ -137,6 +138,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Sample. The output takes the drafts along, where the scheduler waits for them."""
+        if isinstance(self._steps, StepPlanner):
+            self._steps.expect(getattr(grammar_output, DICTATED, None))
         output = super().sample_tokens(grammar_output)
         if output is not None and self._is_warm and self._is_step_by_step():
             take_along(output, self._drafts)
@@ -189,7 +192,9 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         runner = ModelRunner(self.use_v2_model_runner)
         spec, wanted = config.speculative_config, runner.speculative_config(DEFAULT_MAX_DRAFT)
         if spec is not None and runner.is_v2 and spec.method in MODEL_METHODS:
-            _check_draft_model(config)
+            from agentspec.vllm_plugin.hybrid import check_draft_model
+
+            check_draft_model(config)
         elif spec is None or any(
             getattr(spec, name) != wanted[name] for name in ("method", "model") if name in wanted
         ):
@@ -252,22 +257,6 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         """Return the suffix of the forest's file: each replica of a server has its own forest and file."""
         index = self.vllm_config.parallel_config.data_parallel_index
         return f".{index}" if index else ""
-
-
-def _check_draft_model(vllm_config: Any) -> None:
-    """Raise ConfigError if vLLM's draft model can't draft together with the trees."""
-    spec = vllm_config.speculative_config
-    refused = {
-        f"draft_sample_method {spec.draft_sample_method!r}": spec.draft_sample_method != "greedy",
-        "enable_adaptive_verification": spec.enable_adaptive_verification,
-        "num_speculative_tokens_per_batch_size": spec.uses_dynamic_speculative_decoding(),
-        "parallel_drafting": spec.parallel_drafting,
-        "a model with several MTP modules": spec.use_multi_module_mtp(),
-        "prefill context parallelism": vllm_config.parallel_config.prefill_context_parallel_size > 1,
-    }
-    for name, is_set in refused.items():
-        if is_set:
-            raise ConfigError(f"{name} can't be used with a draft model and the trees")
 
 
 def take_along(

@@ -167,6 +167,90 @@ def test_an_end_within_the_models_draft_is_no_refusal() -> None:
     assert [one[1:3] for one in step.model_results] == [(2, 2)]
 
 
+def dictated(device: Device, *tokens: int, **changes: Any) -> list[int]:
+    """Run a step with these tokens dictated for the request, and return what is drafted then."""
+    step = device.plan(dictated={"r": list(tokens)}, **changes)
+    step.run()
+    assert step.lengths[0] == len(step.draft(0))
+    return step.draft(0)
+
+
+def test_what_a_grammar_dictates_is_drafted_where_the_trees_know_nothing(device: Device) -> None:
+    device.sample(50, 51)
+    step = device.plan(dictated={"r": [50, 51, 52, 53], "another": [1]})
+    step.run()
+    assert step.draft(0) == [52, 53]
+    assert device.drafts[0].tolist() == [52, 53, 51, 51, 51, 51]  # padding
+    assert device.chances[0].tolist() == [1, 1, 0, 0, 0, 0]
+    assert step.acceptance[0].tolist() == [1, 1, 0, 0, 0, 0]
+    device.sample(52, 53, 60)
+    device.plan(num_slots=2).run()
+    counts = device.engine.rows.take_counts("r")
+    assert (counts.num_output_tokens, counts.num_drafts) == (5, 0)  # no tree drafted it
+
+
+def test_what_a_grammar_dictates_continues_the_draft_of_the_trees(device: Device) -> None:
+    device.sample(10)
+    assert dictated(device, 10, *TEXT[1:5], 80, 81, 82) == [*TEXT[1:5], 80, 81]  # as many as there are slots
+    chances = device.chances[0]
+    assert (chances[:4] > 0.5).all()
+    assert chances[4:].tolist() == [1, 1]
+    device.sample(*TEXT[1:5], 80, 81, 99)
+    step = device.plan(num_slots=6)
+    step.run()
+    assert step.gained(0) == (7, Source.STAGE)
+    counts = device.engine.rows.take_counts("r")
+    assert (counts.drafted[Source.STAGE], counts.accepted[Source.STAGE]) == (4, 4)
+
+
+def test_a_dictated_text_replaces_tokens_that_the_trees_do_not_expect(device: Device) -> None:
+    device.sample(10)
+    assert dictated(device, 10, 11, 80, 81) == TEXT[1:5]  # the model may split the text into these tokens
+    for text in ([10, 11, 70], [10, 11, 71]):  # now 12 follows one time in three
+        device.engine.core.learn(np.array([device.engine.index], np.uint64), np.array(text, np.int32))
+    device.sample(10)
+    assert dictated(device, 10, 11, 80, 81) == [11, 80, 81]
+    device.sample(11, 80, 99)
+    device.plan(num_slots=3).run()
+    counts = device.engine.rows.take_counts("r")
+    assert (counts.drafted[Source.STAGE], counts.accepted[Source.STAGE]) == (1, 1)
+
+
+def test_a_longer_draft_of_the_trees_stays(device: Device) -> None:
+    device.sample(10)
+    assert dictated(device, 10, 11, 12) == TEXT[1:5]
+
+
+@pytest.mark.parametrize("sampled", [[50, 60], [50, 51, 52], [50, 51, 52, 53]])
+def test_a_dictated_text_that_is_over_or_did_not_come_true_is_not_drafted(
+    device: Device, sampled: list[int]
+) -> None:
+    device.sample(*sampled)
+    assert dictated(device, 50, 51, 52) == []
+
+
+def test_a_dictated_draft_leaves_room_for_the_last_token() -> None:
+    device = Device(Engine(most_tokens=5))  # the prompt, four tokens of output
+    device.sample(50)
+    assert dictated(device, 50, 51, 52, 53, 54) == [51, 52]
+
+
+def test_a_model_does_not_draft_what_a_grammar_dictates(device: Device) -> None:
+    device.sample(50)
+    step = device.plan(dictated={"r": [50, 51, 52]}, num_model=3, least=least(9.0))
+    step.run()
+    assert (step.lengths, step.model_lengths) == ([2, 0], [0, 0])
+    assert device.drafts[0, :2].tolist() == [51, 52]
+    assert device.drafts[1, 0] == -1
+
+
+def test_a_dictated_token_is_a_token(device: Device) -> None:
+    with pytest.raises(TokenError, match="-1"):
+        device.plan(dictated={"r": [50, -1]})
+    with pytest.raises(RuntimeError):
+        device.plan(dictated={"r": "text"})
+
+
 def test_what_the_model_may_draft_is_checked(device: Device) -> None:
     with pytest.raises(ConfigError, match="a row of 6 slots can't hold 7 draft tokens of the model"):
         device.plan(num_model=7)

@@ -68,6 +68,20 @@ def test_a_slot_must_be_worth_its_price(requests: Requests) -> None:
     assert requests.num_slots() == num_worth
 
 
+def test_what_a_grammar_dictates_gets_slots_for_one_step(requests: Requests) -> None:
+    requests.run([0, 2])
+    requests.draft("probe", 0)
+    assert requests.num_slots() == 2
+    requests.slots.expect({"probe": 9, "stranger": 9})
+    assert requests.num_slots() == 9
+    requests.slots.expect({"probe": MOST + 1})
+    assert requests.num_slots() == MOST
+    requests.draft("probe", 0)
+    assert requests.num_slots() == 2
+    requests.slots.expect({"probe": 1})
+    assert requests.num_slots() == 2
+
+
 def test_slots_that_short_drafts_leave_empty_count(requests: Requests) -> None:
     rare = int(1 / (WORTH * PRICE))  # a long draft in one case of so many is worth it
     requests.run([*[5, 0] * (rare - 1), 5, 12])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentspec.vllm_plugin.grammar_drafts import DICTATED as DICTATED_ATTRIBUTE
 from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
 from agentspec.vllm_plugin.model_runner import V1_METHOD, V2_METHOD
 from agentspec.wire import XARG_MAX_DRAFT
@@ -264,11 +265,88 @@ def test_a_long_text_that_came_true_is_no_refusal() -> None:
     assert maker._requests["r"].num_refused == 0
 
 
+def attached(
+    *requests: Request, maker: GrammarDrafts | None = None, **scheduled: list[int]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Return what is attached to the masks of a step, as text, and the lengths of the next drafts."""
+    masks = SimpleNamespace(structured_output_request_ids=[*(one.request_id for one in requests), "ended"])
+    sizes = (maker or drafts(names_drafts=False)).attach(
+        masks, {one.request_id: one for one in requests}, scheduled
+    )
+    found = getattr(masks, DICTATED_ATTRIBUTE)
+    assert sizes.keys() == found.keys()
+    return {name: str(TOKENIZER.decode(tokens)) for name, tokens in found.items()}, sizes
+
+
+def test_a_worker_learns_what_is_dictated_behind_the_draft_that_it_verifies() -> None:
+    begun = encode("{")[:1]
+    for scheduled in ([], begun, [*begun, -1, -1]):  # -1: refused by the grammar
+        request = Request(Grammar.of(SCHEMA))
+        texts, sizes = attached(request, r=scheduled)
+        assert texts["r"].startswith(DICTATED[:-2])
+        assert request.spec_token_ids == []
+        whole = Request(request.grammar, spec_token_ids=[token for token in scheduled if token >= 0])
+        drafts().extend([whole])
+        assert len(whole.spec_token_ids) == sizes["r"] + 1 + (len(scheduled) > 0)
+
+
+def test_a_worker_learns_nothing_where_nothing_is_dictated() -> None:
+    free = Request(Grammar.of(SCHEMA), "free")
+    free.write(encode(DICTATED + "ab"))
+    last = Request(Grammar.of(SCHEMA), "last")
+    last.write(encode(DICTATED + 'ab"'))  # one token is left, which the step samples
+    ended = Request(Grammar.of({"const": "a"}), "over")
+    ended.write([*encode('"a"'), EOS])
+    assert attached(free, last, ended) == ({}, {})
+    forbidden = Request(Grammar.of(SCHEMA))
+    assert attached(forbidden, r=encode("no")) == ({}, {})
+
+
+def test_what_a_worker_learns_keeps_to_every_limit() -> None:
+    _, sizes = attached(Request(Grammar.of(SCHEMA)))
+    assert sizes["r"] > 6
+    for request, size in (
+        (Request(Grammar.of(SCHEMA), max_tokens=4), 3),
+        (Request(Grammar.of(SCHEMA), extra_args={XARG_MAX_DRAFT: 2}), 2),
+    ):
+        assert attached(request)[1] == {"r": size}
+    for request in (
+        Request(Grammar.of(SCHEMA), max_tokens=1),
+        Request(Grammar.of(SCHEMA), extra_args={XARG_MAX_DRAFT: 0}),
+        Request(Outlines()),
+    ):
+        assert attached(request) == ({}, {})
+
+
+def test_a_dictated_text_comes_true_step_by_step_without_a_second_question() -> None:
+    """Each step samples the first token behind its draft, and the next one verifies the rest."""
+    maker, request = drafts(most=3, names_drafts=False), Request(Grammar.of({"const": "word " * 40}))
+    draft: list[int] = []
+    while (sizes := attached(request, maker=maker, r=draft)[1]) and len(request.output_token_ids) < 60:
+        known = maker._requests["r"]
+        behind = known.rest(request.output_token_ids)
+        request.write(behind[: len(draft) + 1])
+        draft = behind[len(draft) + 1 :][: min(3, sizes["r"])]
+    assert request.grammar.num_looked_up <= 3
+    assert len(request.output_token_ids) > 12
+
+
+def test_a_model_that_splits_the_text_otherwise_gets_no_more_from_a_worker() -> None:
+    text = "customer orders customer orders"
+    request, maker = Request(Grammar.of({"const": text})), drafts(names_drafts=False)
+    found = []
+    for letter in f'"{text[:20]}':
+        found.append(bool(attached(request, maker=maker)[1]))
+        request.write(encode(letter)[:1])
+    assert found[0]
+    assert found[-3:] == [False, False, False]
+
+
 @pytest.mark.parametrize(
     ("method", "shape", "is_made"),
-    [(V1_METHOD, "ragged", True), (V1_METHOD, "uniform", False), (V2_METHOD, "ragged", False)],
+    [(V1_METHOD, "ragged", True), (V1_METHOD, "uniform", False), (V2_METHOD, "ragged", True)],
 )
-def test_a_server_whose_worker_names_the_drafts_has_none(method: str, shape: str, is_made: bool) -> None:
+def test_a_server_with_padded_drafts_has_none(method: str, shape: str, is_made: bool) -> None:
     config = SimpleNamespace(
         additional_config={"agentspec": {"batch_shape": shape}},
         speculative_config=SimpleNamespace(method=method, num_speculative_tokens=7),
@@ -276,6 +354,8 @@ def test_a_server_whose_worker_names_the_drafts_has_none(method: str, shape: str
         model_config=SimpleNamespace(get_vocab_size=lambda: 1000),
         structured_outputs_config=SimpleNamespace(reasoning_parser="", enable_in_reasoning=False),
     )
-    assert (GrammarDrafts.of(config) is not None) is is_made
+    made = GrammarDrafts.of(config)
+    assert (made is not None) is is_made
+    assert made is None or made.names_drafts is (method == V1_METHOD)
     config.speculative_config = None
     assert GrammarDrafts.of(config) is None

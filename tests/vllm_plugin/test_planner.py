@@ -313,3 +313,23 @@ def test_the_thread_is_measured(device: Device) -> None:
     assert device.planner.timing.num_steps == len(TEXT)
     assert device.planner.drafter.timing.num_steps == len(TEXT)
     assert device.planner.timing.total_s > 0
+
+
+def test_what_a_grammar_dictates_is_drafted_in_the_step_it_was_found_for(make: Callable[..., Device]) -> None:
+    device = make(lag=0)
+    device.add(request("r", TEXT, stage="sql/write"))
+    device.planner.expect({"r": TEXT[:6]})
+    device.step()
+    assert device.planner.last_lengths(1.0) == {"r": 5}
+    device.step()
+    assert device.live["r"].written == TEXT[:7]
+    assert device.planner.last_lengths(1.0) == {"r": 0}  # it was found for one step
+    device.planner.expect({"r": [*TEXT[7:9], 800]})
+    device.step()
+    device.planner.expect(None)
+    device.step()
+    assert device.live["r"].written == TEXT[: 8 + 2]
+    device.finish("r")
+    device.step([])
+    counted = figures(device)
+    assert (counted.num_draft_tokens, counted.num_accepted_tokens) == (0, 0)  # no tree drafted them

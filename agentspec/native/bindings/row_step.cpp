@@ -56,7 +56,8 @@ std::unique_ptr<RowStep> plan(LiveRows& rows, const py::list& names, const py::d
                               const ArrayView<std::int32_t>& num_sampled,
                               const ArrayView<std::int64_t>& sampled, ArrayView<std::int64_t>& drafts,
                               ArrayView<float>& chances, double min_prob, std::size_t num_model,
-                              const std::optional<ArrayView<float>>& least) {
+                              const std::optional<ArrayView<float>>& least,
+                              const std::optional<py::dict>& dictated) {
   if (least && span_of(*least).size() < names.size())
     throw py::value_error("there are " + std::to_string(names.size()) + " rows, but fewer values of least");
   std::vector<RowStep::Row> planned;
@@ -65,7 +66,10 @@ std::unique_ptr<RowStep> plan(LiveRows& rows, const py::list& names, const py::d
     PyObject* slots = PyDict_GetItemWithError(verified.ptr(), name.ptr());
     if (slots == nullptr && PyErr_Occurred()) throw py::error_already_set();
     const float worth = least ? span_of(*least)[planned.size()] : 0.0F;
-    planned.push_back({name.cast<std::string>(), slots == nullptr ? 0 : py::len(slots), worth});
+    planned.push_back({name.cast<std::string>(), slots == nullptr ? 0 : py::len(slots), worth, {}});
+    if (dictated && dictated->contains(name))
+      planned.back().dictated = (*dictated)[name].cast<std::vector<std::int32_t>>();
+    check_tokens(planned.back().dictated);
   }
   if (span_of(num_sampled).size() < planned.size())
     throw py::value_error("there are " + std::to_string(planned.size()) +
@@ -97,7 +101,8 @@ py::array_t<float> acceptance_of(const RowStep& step) {
   std::vector<float> acceptance(drafts.rows.size() * width);
   for (std::size_t i = 0; i < drafts.rows.size(); ++i) {
     const auto& row = drafts.rows[i];
-    std::copy_n(drafts.chances.data() + row.begin, row.size, acceptance.data() + i * width);
+    float* to = std::copy_n(drafts.chances.data() + row.begin, row.size, acceptance.data() + i * width);
+    std::fill_n(to, drafts.of(i).size() - row.size, row.size == 0 ? 1.0F : to[-1]);  // of dictated tokens
   }
   return array_of(std::move(acceptance)).reshape({drafts.rows.size(), width});
 }
@@ -136,14 +141,16 @@ void register_row_step(py::module_& module) {
       .def(py::init(&plan), py::arg("rows"), py::arg("names"), py::arg("verified"),
            py::arg("num_sampled").noconvert(), py::arg("sampled").noconvert(), py::arg("drafts").noconvert(),
            py::arg("chances").noconvert(), py::arg("min_prob"), py::arg("num_model") = 0,
-           py::arg("least") = py::none(), py::keep_alive<1, 2>(), py::keep_alive<1, 5>(),
-           py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::keep_alive<1, 8>(),
+           py::arg("least") = py::none(), py::arg("dictated") = py::none(), py::keep_alive<1, 2>(),
+           py::keep_alive<1, 5>(), py::keep_alive<1, 6>(), py::keep_alive<1, 7>(), py::keep_alive<1, 8>(),
            "Plan a step. It reads num_sampled, int32 [rows], and sampled, int64 [rows, n], and writes\n"
            "drafts, int64 [rows, K], and chances, float32 [rows, K], when it runs. names[i]: name of\n"
            "row i. verified[name]: the slots that the step verifies.\n"
            "num_model: draft tokens that the engine's model offers. It drafts for the rows without a\n"
            "draft of the trees, and those whose draft is worth less than least, float32 [rows], in\n"
-           "accepted tokens less their price. Their drafts begin with -1.")
+           "accepted tokens less their price. Their drafts begin with -1.\n"
+           "dictated[name]: output from this step on as far as a grammar dictates it. If the sampled\n"
+           "tokens begin it, the rest is drafted, unless the trees draft something likely.")
       .def("run", &RowStep::run, py::call_guard<py::gil_scoped_release>(), "Run it, once.")
       .def_property_readonly(
           "address", [](const RowStep& self) { return reinterpret_cast<std::uintptr_t>(&self); },
@@ -153,10 +160,12 @@ void register_row_step(py::module_& module) {
           "lengths",
           [](const RowStep& self) {
             py::list lengths;
-            for (const auto& row : made(self).rows) lengths.append(row.size + row.num_model);
+            const auto& rows = made(self).rows;
+            for (std::size_t i = 0; i < rows.size(); ++i)
+              lengths.append(self.made().of(i).size() + rows[i].num_model);
             return lengths;
           },
-          "Number of draft tokens of each row, of the trees or of the model, without padding.")
+          "Number of draft tokens of each row, without padding.")
       .def_property_readonly(
           "model_lengths",
           [](const RowStep& self) {

@@ -2,26 +2,28 @@
 
 ``python -m tests.real_vllm.support.dictated BACKEND`` prints steps and outputs as JSON, greedy and sampled:
 without drafts, with those of the trees, and with what the grammar dictates as well; first of the SQL
-pipeline's questions, then under a schema that leaves next to no choice. Nothing is learned.
+pipeline's questions, then under a schema that leaves next to no choice. Nothing is learned. With ``--quick``
+only the latter, greedy; with ``--async`` vLLM schedules ahead of the drafts, which needs model runner V2.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import patch
 
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
-from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
+from agentspec.vllm_plugin import grammar_drafts
+from agentspec.vllm_plugin.ragged_scheduler import RaggedScheduler
 from agentspec.vllm_plugin.scheduler import StepScheduler
 from agentspec.wire import XARG_LEARN, XARG_MAX_DRAFT
 from benchmarks.vllm.chats import load
 from tests.real_vllm.support.in_process import bundled
 
-EXTEND = GrammarDrafts.extend
 STAGE, NUM_CHATS = "agentic_sql/extract", 3
 
 
@@ -53,34 +55,45 @@ CONSTANTS = members(
 ) | {"x-guidance": {"whitespace_flexible": False}}
 
 
-class Counted(StepScheduler):
+class Steps:
     """Counts the steps in which a request runs."""
 
     num_steps = 0
 
     def schedule(self, *args: Any, **options: Any) -> Any:
         """Schedule a step, and count it."""
-        scheduled = super().schedule(*args, **options)
-        Counted.num_steps += bool(scheduled.num_scheduled_tokens)
+        scheduled = SCHEDULE[type(self)](self, *args, **options)
+        Steps.num_steps += bool(scheduled.num_scheduled_tokens)
         return scheduled
 
 
-def main(backend: str) -> None:
-    """Generate in every way."""
-    import agentspec.vllm_plugin.scheduler as scheduler
+SCHEDULE = {kind: kind.schedule for kind in (StepScheduler, RaggedScheduler)}
 
-    scheduler.StepScheduler = Counted
+
+def main(backend: str, *, is_quick: bool, is_async: bool) -> None:
+    """Generate in every way."""
+    for kind in SCHEDULE:
+        kind.schedule = Steps.schedule
     llm = bundled(
-        structured_outputs_config={"backend": backend}, additional_config={"agentspec": {"price": 0.1}}
+        structured_outputs_config={"backend": backend},
+        additional_config={"agentspec": {"price": 0.1}},
+        async_scheduling=is_async,
+        distributed_executor_backend="mp" if is_async else None,  # the worker is another process then
     )
     chats = [chat.body["messages"] for chat in load(7 * NUM_CHATS, 5) if chat.stage == STAGE]
-    for schema, ask in (
+    cases = (
         (SCHEMA, lambda params: llm.chat(chats, params, use_tqdm=False)),
         (CONSTANTS, lambda params: llm.generate(list(PROMPTS), params, use_tqdm=False)),
-    ):
-        for temperature in (0.0, 1.0):
+    )
+    for schema, ask in cases[1:] if is_quick else cases:
+        for temperature in (0.0,) if is_quick else (0.0, 1.0):
             for drafts in ("none", "trees", "grammar"):
                 print(json.dumps(generated(ask, schema, temperature, drafts)))
+
+
+def never(grammar: Any) -> bool:
+    """Know no grammar: it dictates nothing then."""
+    return False
 
 
 def generated(ask: Any, schema: dict[str, Any], temperature: float, drafts: str) -> dict[str, Any]:
@@ -92,17 +105,15 @@ def generated(ask: Any, schema: dict[str, Any], temperature: float, drafts: str)
         structured_outputs=StructuredOutputsParams(json=schema),
         extra_args={XARG_LEARN: 0, **({XARG_MAX_DRAFT: 0} if drafts == "none" else {})},
     )
-    Counted.num_steps = 0
-    with patch.object(
-        GrammarDrafts, "extend", EXTEND if drafts == "grammar" else lambda self, requests: None
-    ):
+    Steps.num_steps = 0
+    with nullcontext() if drafts == "grammar" else patch.object(grammar_drafts, "_is_known", never):
         answers = ask(params)
     return {
-        "steps": Counted.num_steps,
+        "steps": Steps.num_steps,
         "outputs": [list(one.outputs[0].token_ids) for one in answers],
         "ended": [one.outputs[0].text for one in answers if one.outputs[0].finish_reason == "stop"],
     }
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], is_quick="--quick" in sys.argv, is_async="--async" in sys.argv)

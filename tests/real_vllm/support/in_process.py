@@ -1,18 +1,19 @@
-"""vLLM's engine core in this process, with the plugin and model runner V1."""
+"""vLLM's engine core in this process, with the plugin."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from vllm import LLM
 
 from agentspec.models import bundled_model_dir
 from agentspec.vllm_plugin.command import WORKER
-from agentspec.vllm_plugin.model_runner import SCHEDULER, ModelRunner
+from agentspec.vllm_plugin.model_runner import SCHEDULER, ModelRunner, asks_for_v2
 
 
 def bundled(**options: Any) -> LLM:
-    """Return an engine of the bundled model with these options of vLLM's."""
+    """Return an engine of the bundled model with vLLM's options, and the environment's model runner."""
     return LLM(
         model=str(bundled_model_dir()),
         dtype="float32",
@@ -20,6 +21,6 @@ def bundled(**options: Any) -> LLM:
         max_model_len=512,
         worker_cls=WORKER,
         scheduler_cls=SCHEDULER,
-        speculative_config=ModelRunner(is_v2=False).speculative_config(15),
+        speculative_config=ModelRunner(is_v2=bool(asks_for_v2(os.environ))).speculative_config(15),
         **options,
     )

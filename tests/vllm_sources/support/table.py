@@ -38,6 +38,7 @@ PARAMETERS: dict[str, str | None] = {
     "side": NOT_VLLM,  # the same
     "request": "vllm.v1.request.Request",
     "requests": "vllm.v1.request.Request",
+    "masks": "vllm.v1.core.sched.output.GrammarOutput",
     "grammar": "vllm.v1.structured_output.backend_guidance.GuidanceGrammar",
     "masked": "vllm.v1.structured_output.backend_xgrammar.XgrammarGrammar",
 }

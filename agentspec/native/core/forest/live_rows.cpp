@@ -10,9 +10,29 @@
 namespace agentspec {
 namespace {
 
+constexpr float kStays = 0.5F;  // chance of a token that a grammar does not dictate
+
 /// Returns the accepted tokens that a draft promises, less their price.
 float worth_of(std::span<const float> chances, double price) {
   return std::accumulate(chances.begin(), chances.end(), -static_cast<float>(price * chances.size()));
+}
+
+/// Returns what is dictated behind the sampled tokens; nothing if they are others.
+std::span<const std::int32_t> behind(std::span<const std::int32_t> sampled,
+                                     std::span<const std::int32_t> dictated) {
+  const bool is_begun =
+      sampled.size() <= dictated.size() && std::ranges::equal(sampled, dictated.first(sampled.size()));
+  return is_begun ? dictated.subspan(sampled.size()) : dictated.first(0);
+}
+
+/// Returns how many tokens of a draft are dictated; none if the draft is to stay: it is longer, or its first
+/// other token is likelier than not. The model may split the dictated text into these tokens.
+std::optional<std::size_t> dictated_part(std::span<const std::int32_t> draft, std::span<const float> chances,
+                                         std::span<const std::int32_t> dictated) {
+  const auto size = static_cast<std::size_t>(std::ranges::mismatch(draft, dictated).in1 - draft.begin());
+  if (size == dictated.size()) return {};
+  if (size < draft.size() && chances[size] >= kStays * (size == 0 ? 1.0F : chances[size - 1])) return {};
+  return size;
 }
 
 }  // namespace
@@ -127,12 +147,13 @@ void LiveRows::gather(const RowBatch& batch) {
   tokens_.clear();
   offsets_.assign(1, 0);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-    const auto& [name, sampled, num_slots, end, least] = batch.rows[i];
+    const auto& [name, sampled, num_slots, end, least, dictated] = batch.rows[i];
     if (sampled.empty()) continue;  // the prefill of its prompt is not finished
     LiveRow* row = find(name);
     if (row == nullptr) continue;
     if (end && !row->is_ended() && row->num_tokens() + sampled.size() != *end) row->lose();
-    parts_.push_back({i, row, row->gain(sampled), num_slots, row->has_output(), least});
+    parts_.push_back(
+        {i, row, row->gain(sampled), num_slots, row->has_output(), least, behind(sampled, dictated)});
     const auto& gained = parts_.back().gain;
     row->reserve(gained);
     if (!row->request()) continue;
@@ -170,10 +191,19 @@ RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&&
       const auto end = static_cast<std::size_t>(drafts.offsets[number + 1]);
       row.size = std::min(end - row.begin, part.gain.room);
       made.score += drafts.scores[number];
+      const auto dictated = part.dictated.first(
+          std::min({part.dictated.size(), part.gain.room, std::size_t{limits.max_tokens}}));
+      const auto own = std::span(drafts.token_ids).subspan(row.begin, row.size);
+      if (const auto size =
+              dictated_part(own, std::span(drafts.probs).subspan(row.begin, row.size), dictated)) {
+        row.size = *size;
+        row.dictated = dictated;
+      }
       const auto origins = std::span(drafts.origins).subspan(row.begin, row.size);
       draft = {drafts.sources[number++], row.size, origins};
     }
-    if (const std::size_t most = std::min(limits.num_model, part.gain.room); most > 0) {
+    if (const std::size_t most = std::min(limits.num_model, part.gain.room);
+        most > 0 && row.dictated.empty()) {
       const float worth = worth_of(std::span(drafts.probs).subspan(row.begin, row.size), limits.min_prob);
       if (row.size == 0 || worth < part.least) {
         row.size = 0;

@@ -31,6 +31,9 @@ struct RowBatch {
     /// What a draft of the trees must be worth, in accepted tokens less their price; otherwise the engine's
     /// model drafts.
     float least = 0;
+    /// Output from this step on, as far as a grammar dictates it: the draft that the step verified, then what
+    /// is dictated behind it. If the sampled tokens begin it, the rest is drafted.
+    std::span<const std::int32_t> dictated = {};
   };
 
   std::span<const Row> rows;
@@ -47,12 +50,13 @@ struct RowLimits {
 struct RowDrafts {
   struct Row {
     std::size_t begin = 0;  // of its draft, in token_ids
-    std::size_t size = 0;
-    std::size_t num_gained = 0;   // new tokens of the step, up to the end of the output
-    SourceId source = kNoSource;  // of the draft that the step verified, if any
-    bool was_decoding = false;    // before the step
-    std::size_t num_model = 0;    // tokens that the engine's model drafts, in place of the trees
-    LiveRow::ModelResult model;   // of the draft that the step verified, if the model made it
+    std::size_t size = 0;   // of the trees' draft, or of what a dictated one has in common with it
+    std::span<const std::int32_t> dictated;  // the draft, if a grammar dictates it; the caller's memory
+    std::size_t num_gained = 0;              // new tokens of the step, up to the end of the output
+    SourceId source = kNoSource;             // of the draft that the step verified, if any
+    bool was_decoding = false;               // before the step
+    std::size_t num_model = 0;               // tokens that the engine's model drafts, in place of the trees
+    LiveRow::ModelResult model;              // of the draft that the step verified, if the model made it
   };
 
   std::vector<std::int32_t> token_ids;
@@ -66,6 +70,7 @@ struct RowDrafts {
 
   /// The tokens that the next step verifies for a row.
   std::span<const std::int32_t> of(std::size_t row) const {
+    if (!rows[row].dictated.empty()) return rows[row].dictated;
     return std::span(token_ids).subspan(rows[row].begin, rows[row].size);
   }
 };
@@ -122,6 +127,7 @@ class LiveRows {
     std::size_t num_slots;
     bool was_decoding;  // before this step
     float least;
+    std::span<const std::int32_t> dictated;  // behind the sampled tokens
   };
   struct Hash {
     using is_transparent = void;

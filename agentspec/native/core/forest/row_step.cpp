@@ -13,8 +13,9 @@ double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The chance of token j if those before it are accepted.
-float chance_at(const float* path, std::size_t j) {
+/// The chance of token j if those before it are accepted. Tokens behind a path are dictated.
+float chance_at(std::span<const float> path, std::size_t j) {
+  if (j >= path.size()) return 1.0F;
   if (j == 0) return path[0];
   return path[j - 1] > 0 ? std::min(1.0F, path[j] / path[j - 1]) : 0.0F;
 }
@@ -63,11 +64,9 @@ void RowStep::read_samples() {
     const auto* sampled = buffers_.sampled + begin;
     std::transform(sampled, sampled + num_sampled, tokens_.begin() + static_cast<std::ptrdiff_t>(begin),
                    [](std::int64_t token) { return static_cast<std::int32_t>(token); });
-    batch_[i] = {planned_[i].name,
-                 {tokens_.data() + begin, num_sampled},
-                 planned_[i].num_slots,
-                 {},
-                 planned_[i].least};
+    batch_[i] = {planned_[i].name,      {tokens_.data() + begin, num_sampled},
+                 planned_[i].num_slots, {},
+                 planned_[i].least,     planned_[i].dictated};
   }
 }
 
@@ -80,7 +79,7 @@ void RowStep::write_drafts() {
     std::fill(tokens, buffers_.drafts + (i + 1) * width, sampled.empty() ? 0 : sampled.back());
     if (num_model_ > 0 && draft.empty()) buffers_.drafts[i * width] = kModelDrafts;
     if (buffers_.chances == nullptr) continue;
-    const float* path = made_.chances.data() + made_.rows[i].begin;
+    const auto path = std::span(made_.chances).subspan(made_.rows[i].begin, made_.rows[i].size);
     float* chances = buffers_.chances + i * width;
     for (std::size_t j = 0; j < width; ++j) chances[j] = j < draft.size() ? chance_at(path, j) : 0.0F;
   }

@@ -34,7 +34,8 @@ class RowStep {
   struct Row {
     std::string name;
     std::size_t num_slots = 0;  // that the step verifies
-    float least = 0;            // see RowBatch::Row
+    float least = 0;            // see RowBatch::Row, and for these:
+    std::vector<std::int32_t> dictated = {};
   };
 
   /// `rows` and all buffers must live until run() has returned. The engine's model offers `num_model` draft
