@@ -70,6 +70,7 @@ class DraftSlots:
         self._sums = np.zeros((MOST_CASES, most), np.float32)  # of the acceptance of each case's drafts
         self._nums = np.zeros(MOST_CASES, np.float32)
         self._slots: list[int | None] = [None] * MOST_CASES  # None: too few drafts were seen
+        self._price = 0.0
 
     def add(self, name: str, stage: StageKey) -> None:
         """Add a request, unless it is known."""
@@ -92,12 +93,15 @@ class DraftSlots:
                 rows += [row] * len(request.cases)
                 request.cases = self._cases_of(request.stage, sum(length > bound for bound in _BOUNDS))
                 request.last = length
-                request.dictated = 0
+        self._price = drafted.price
         if cases:
             self._add(np.array(cases), drafted.acceptance[rows], drafted.price)
 
     def expect(self, dictated: Mapping[str, int]) -> None:
-        """Take the lengths of the next drafts that grammars dictate. Unknown requests are ignored."""
+        """Take the lengths of the drafts that grammars dictate, until others are known; 0 = none.
+
+        Unknown requests are ignored.
+        """
         for name, length in dictated.items():
             request = self._requests.get(name)
             if request is not None:
@@ -110,7 +114,7 @@ class DraftSlots:
             for case in request.cases:
                 slots = self._slots[case]
                 if slots is not None:
-                    return max(slots, request.dictated)
+                    return max(slots, request.dictated) if self._price < 1 else slots
         return self._most
 
     def num_padded(self, name: str, num_slots: int) -> int:

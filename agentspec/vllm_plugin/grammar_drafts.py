@@ -42,6 +42,7 @@ class _Known:
 
     Attributes:
         most: draft tokens that the request wants in a step.
+        num_sampled: dictated tokens that the next step samples, and so does not verify.
         start: number of output tokens before ``tokens``.
         tokens: a draft and all that the grammar dictates behind it.
         num_drafted: tokens of the draft.
@@ -50,6 +51,7 @@ class _Known:
     """
 
     most: int
+    num_sampled: int = 0
     start: int = 0
     tokens: list[int] = field(default_factory=list)
     num_drafted: int = 0
@@ -62,8 +64,10 @@ class _Known:
         is_true = self.tokens[: len(new)] == new[: len(self.tokens)]
         own = self.tokens[: self.num_drafted]
         is_reached = len(self.tokens) > len(own) < len(new) and new[: len(own)] == own
-        if is_reached:
-            self.num_refused = 0 if is_true else self.num_refused + 1
+        if is_reached and not is_true:
+            self.num_refused += 1
+        elif is_reached and len(new) > len(own) + self.num_sampled:
+            self.num_refused = 0
         if not is_true or len(new) < len(own):
             self.tokens = []
         return self.tokens[len(new) :]
@@ -138,8 +142,7 @@ class GrammarDrafts:
             if left <= 0 or not request.use_structured_output or not _is_decoding(request):
                 continue
             draft = request.spec_token_ids
-            room = min(left, self._of(request).most - len(draft), _most_more(request) - 1 - len(draft))
-            tokens = self._continued(request, draft, room)
+            tokens = self._continued(request, draft, left)
             if tokens is not None:
                 request.spec_token_ids = tokens
                 left -= len(tokens) - len(draft)
@@ -166,8 +169,7 @@ class GrammarDrafts:
         for request in self._in_turn([requests[name] for name in names if name in requests]):
             name = request.request_id
             draft = list(takewhile(lambda token: token >= 0, scheduled.get(name, ())))
-            room = min(self._of(request).most + 1, _most_more(request) - len(draft))
-            tokens = self._continued(request, draft, room) or []
+            tokens = self._continued(request, draft) or []
             size = len(tokens) - len(draft) - 1  # the step samples the first one that is dictated
             if size > 0:
                 found[name], sizes[name] = tokens, size
@@ -192,25 +194,38 @@ class GrammarDrafts:
         known = self._requests.get(request.request_id)
         if known is None:
             most = Tags.from_xargs(request.sampling_params.extra_args).draft(self._config).max_tokens
-            known = self._requests[request.request_id] = _Known(most)
+            num_sampled = 0 if self.names_drafts else 1
+            known = self._requests[request.request_id] = _Known(most, num_sampled)
         return known
 
-    def _continued(self, request: Any, draft: list[int], room: int) -> list[int] | None:
-        """Return a draft with what the request's grammar dictates behind it, at most ``room`` tokens more.
+    def _continued(self, request: Any, draft: list[int], left: int = 0) -> list[int] | None:
+        """Return a draft with what the request's grammar dictates behind it.
 
         vLLM stops if its grammar refuses a draft token, so all are checked. None if the grammar is not asked,
         or fails.
+
+        Args:
+            left: most tokens more, where the scheduler names the drafts.
         """
-        if room <= 0 or any(token < 0 for token in draft):
-            return None
-        grammar = request.structured_output_request.grammar
         try:
+            room = self._room(request, draft, left)
+            if room <= 0 or any(token < 0 for token in draft):
+                return None
+            grammar = request.structured_output_request.grammar
             tokens = self._found(grammar, request, draft, room)
             return None if tokens is None else list(grammar.validate_tokens(tokens[: len(draft) + room]))
         except Exception:
             logger.exception("the grammar of %r dictates no drafts", request.request_id)
             self._requests[request.request_id] = _Known(most=0)
             return None
+
+    def _room(self, request: Any, draft: list[int], left: int) -> int:
+        """Return how many tokens behind a draft are of use."""
+        most = self._of(request).most
+        more = request.max_tokens - len(request.output_token_ids) - len(draft)
+        if self.names_drafts:
+            return min(left, most - len(draft), more - 1)
+        return min(most + 1, more) if most > 0 and more > 1 else 0  # the step samples the first one
 
     def _found(self, grammar: Any, request: Any, draft: list[int], room: int) -> list[int] | None:
         if not _is_known(grammar) or self._is_reasoning(request):
@@ -221,8 +236,9 @@ class GrammarDrafts:
         rest = known.rest(output)
         if known.num_refused >= _MOST_REFUSED:
             return None
-        if rest and rest[: len(draft)] == draft:
+        if len(rest) > len(draft) and rest[: len(draft)] == draft:
             return rest
+        is_dictated = rest == draft  # all of the draft, and what follows it is not known
         if known.is_slow or self._left_s <= 0:
             return None
         if not hasattr(grammar, "ll_matcher") and self._walk is None:
@@ -234,7 +250,8 @@ class GrammarDrafts:
         known.is_slow = took_s > _MOST_S
         if known.is_slow and not hasattr(grammar, "ll_matcher"):
             rest = draft  # a mask for each further draft token would take as long
-        known.start, known.tokens, known.num_drafted = len(output), rest, len(draft)
+        known.start, known.tokens = len(output), rest
+        known.num_drafted = 0 if is_dictated else len(draft)
         return rest
 
     def _behind(self, grammar: Any, request_id: str, draft: list[int], most: int) -> list[int]:
@@ -260,10 +277,6 @@ class GrammarDrafts:
 
 def _is_known(grammar: Any) -> bool:
     return hasattr(grammar, "ll_matcher") or (hasattr(grammar, "matcher") and hasattr(grammar, "ctx"))
-
-
-def _most_more(request: Any) -> int:
-    return int(request.max_tokens) - len(request.output_token_ids)
 
 
 def _is_decoding(request: Any) -> bool:

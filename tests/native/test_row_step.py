@@ -182,7 +182,7 @@ def test_what_a_grammar_dictates_is_drafted_where_the_trees_know_nothing(device:
     assert step.draft(0) == [52, 53]
     assert device.drafts[0].tolist() == [52, 53, 51, 51, 51, 51]  # padding
     assert device.chances[0].tolist() == [1, 1, 0, 0, 0, 0]
-    assert step.acceptance[0].tolist() == [1, 1, 0, 0, 0, 0]
+    assert not step.acceptance[0].any()  # it is no draft from which the number of slots is learned
     device.sample(52, 53, 60)
     device.plan(num_slots=2).run()
     counts = device.engine.rows.take_counts("r")
@@ -214,6 +214,11 @@ def test_a_dictated_text_replaces_tokens_that_the_trees_do_not_expect(device: De
     device.plan(num_slots=3).run()
     counts = device.engine.rows.take_counts("r")
     assert (counts.drafted[Source.STAGE], counts.accepted[Source.STAGE]) == (1, 1)
+
+
+def test_a_dictated_token_is_worth_no_price_of_one(device: Device) -> None:
+    device.sample(50)
+    assert dictated(device, 50, 51, 52, min_prob=1.0) == []
 
 
 def test_a_longer_draft_of_the_trees_stays(device: Device) -> None:

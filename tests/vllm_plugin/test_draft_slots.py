@@ -68,7 +68,7 @@ def test_a_slot_must_be_worth_its_price(requests: Requests) -> None:
     assert requests.num_slots() == num_worth
 
 
-def test_what_a_grammar_dictates_gets_slots_for_one_step(requests: Requests) -> None:
+def test_what_a_grammar_dictates_gets_slots(requests: Requests) -> None:
     requests.run([0, 2])
     requests.draft("probe", 0)
     assert requests.num_slots() == 2
@@ -76,9 +76,19 @@ def test_what_a_grammar_dictates_gets_slots_for_one_step(requests: Requests) -> 
     assert requests.num_slots() == 9
     requests.slots.expect({"probe": MOST + 1})
     assert requests.num_slots() == MOST
-    requests.draft("probe", 0)
-    assert requests.num_slots() == 2
+    requests.draft("probe", 0)  # of an earlier step
+    assert requests.num_slots() == MOST
     requests.slots.expect({"probe": 1})
+    assert requests.num_slots() == 2
+    requests.slots.expect({"probe": 0})
+    assert requests.num_slots() == 2
+
+
+def test_at_a_price_of_one_nothing_that_is_dictated_gets_slots(requests: Requests) -> None:
+    requests.run([0, 2])
+    requests.draft("probe", 0)
+    requests.slots.expect({"probe": 9})
+    requests.slots.learn(Drafted(["stranger"], [0], np.zeros((1, MOST), np.float32), price=1.0))
     assert requests.num_slots() == 2
 
 

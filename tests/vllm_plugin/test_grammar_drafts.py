@@ -342,6 +342,69 @@ def test_a_model_that_splits_the_text_otherwise_gets_no_more_from_a_worker() -> 
     assert found[-3:] == [False, False, False]
 
 
+def test_a_token_that_a_step_samples_is_no_draft_that_came_true() -> None:
+    """The model writes the first dictated token of each word, and its other letters one by one."""
+    text = "customers " * 40
+    request, maker = Request(Grammar.of({"const": text}), max_tokens=1000), drafts(names_drafts=False)
+    num_found = 0
+    while text.startswith(written := str(TOKENIZER.decode(request.output_token_ids))[1:]) and written != text:
+        texts, _ = attached(request, maker=maker)
+        num_found += bool(texts)
+        rest = f'"{text}'[len(written) + bool(request.output_token_ids) :]
+        whole = encode(rest.split(" ")[0] if rest[0] != " " else rest[:4])[:1]
+        request.write(whole if rest[0] in '" ' else encode(rest[0])[:1])
+    assert maker._requests["r"].num_refused == 3
+    assert 3 <= num_found < 30
+
+
+class Walked(Grammar):
+    """A grammar that names a few tokens at a time, as a walk along masks does."""
+
+    def _look_up(self) -> list[int]:
+        return super()._look_up()[:4]
+
+
+def test_a_text_that_is_found_piece_by_piece_is_drafted_without_gaps() -> None:
+    request = Request(Walked.of({"const": "word " * 40}), max_tokens=1000)
+    maker, draft, sizes = drafts(most=3, names_drafts=False), list[int](), []
+    while len(request.output_token_ids) < 30:
+        _, found = attached(request, maker=maker, r=draft)
+        tokens = maker._requests["r"].rest(request.output_token_ids)
+        sizes.append(found["r"])
+        request.write(tokens[: len(draft) + 1])
+        draft = tokens[len(draft) + 1 :][:3]
+    assert set(sizes) == {3}
+
+
+def test_a_refusal_within_a_dictated_draft_counts() -> None:
+    request = Request(Walked.of({"const": "customers " * 40}), max_tokens=1000)
+    maker = drafts(most=3, names_drafts=False)
+    attached(request, maker=maker)
+    tokens = list(maker._requests["r"].tokens)
+    request.write(tokens[:1])
+    attached(request, maker=maker, r=tokens[1:])  # all of it is dictated: the grammar is asked what follows
+    letter = str(TOKENIZER.decode(tokens)).removeprefix(str(TOKENIZER.decode(tokens[:1])))[0]
+    assert encode(letter)[:1] != tokens[1:2]
+    request.write(encode(letter)[:1])
+    attached(request, maker=maker)
+    assert maker._requests["r"].num_refused == 1
+
+
+def test_what_can_not_be_drafted_is_not_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    maker = drafts(names_drafts=False)
+    for request in (
+        Request(Grammar.of(SCHEMA), "a", max_tokens=1),
+        Request(Grammar.of(SCHEMA), "b", extra_args={XARG_MAX_DRAFT: 0}),
+    ):
+        assert attached(request, maker=maker) == ({}, {})
+        assert request.grammar.num_looked_up == 0
+    broken = Request(Grammar.of(SCHEMA))
+    broken.grammar.ll_matcher.compute_ff_tokens = lambda: 1 / 0
+    for _ in range(3):
+        assert attached(broken, maker=maker) == ({}, {})
+    assert caplog.text.count("dictates no drafts") == 1
+
+
 @pytest.mark.parametrize(
     ("method", "shape", "is_made"),
     [(V1_METHOD, "ragged", True), (V1_METHOD, "uniform", False), (V2_METHOD, "ragged", True)],

@@ -101,8 +101,7 @@ py::array_t<float> acceptance_of(const RowStep& step) {
   std::vector<float> acceptance(drafts.rows.size() * width);
   for (std::size_t i = 0; i < drafts.rows.size(); ++i) {
     const auto& row = drafts.rows[i];
-    float* to = std::copy_n(drafts.chances.data() + row.begin, row.size, acceptance.data() + i * width);
-    std::fill_n(to, drafts.of(i).size() - row.size, row.size == 0 ? 1.0F : to[-1]);  // of dictated tokens
+    std::copy_n(drafts.chances.data() + row.begin, row.size, acceptance.data() + i * width);
   }
   return array_of(std::move(acceptance)).reshape({drafts.rows.size(), width});
 }
@@ -181,7 +180,7 @@ void register_row_step(py::module_& module) {
       .def_property_readonly(
           "acceptance", [](const RowStep& self) { return acceptance_of(self); },
           "The estimated chance that the draft tokens of a row up to each are all accepted, float32\n"
-          "[rows, K]; 0 for padding.")
+          "[rows, K]; 0 for padding and for dictated tokens.")
       .def_property_readonly(
           "sums",
           [](const RowStep& self) {

@@ -12,14 +12,24 @@ import pytest
 from benchmarks.vllm.speculators import bundled_on_cpu
 
 
-@pytest.mark.parametrize("flags", [["--async"], pytest.param([], marks=pytest.mark.slow)])
-def test_dictated_tokens_save_steps_and_change_no_output(flags: list[str]) -> None:
-    command = [sys.executable, "-m", "tests.real_vllm.support.dictated", "guidance", "--quick", *flags]
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["guidance", "--async"],
+        pytest.param(["guidance"], marks=pytest.mark.slow),
+        pytest.param(["xgrammar", "--async"], marks=pytest.mark.slow),
+    ],
+)
+def test_dictated_tokens_save_steps_and_change_no_output(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "tests.real_vllm.support.dictated", *arguments, "--quick"]
     environment = {**os.environ, **bundled_on_cpu().environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     none, trees, grammar = (json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{"))
     assert none["outputs"] == trees["outputs"] == grammar["outputs"]
-    assert len(grammar["ended"]) == len(grammar["outputs"])
     assert trees["steps"] <= none["steps"]
-    assert grammar["steps"] < 0.3 * trees["steps"]
+    if "guidance" in arguments:  # xgrammar's masks allow white space, which this model then writes to the end
+        assert len(grammar["ended"]) == len(grammar["outputs"])
+        assert grammar["steps"] < 0.3 * trees["steps"]
+    else:
+        assert grammar["steps"] < trees["steps"]

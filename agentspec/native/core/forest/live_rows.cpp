@@ -25,14 +25,16 @@ std::span<const std::int32_t> behind(std::span<const std::int32_t> sampled,
   return is_begun ? dictated.subspan(sampled.size()) : dictated.first(0);
 }
 
-/// Returns how many tokens of a draft are dictated; none if the draft is to stay: it is longer, or its first
-/// other token is likelier than not. The model may split the dictated text into these tokens.
-std::optional<std::size_t> dictated_part(std::span<const std::int32_t> draft, std::span<const float> chances,
-                                         std::span<const std::int32_t> dictated) {
-  const auto size = static_cast<std::size_t>(std::ranges::mismatch(draft, dictated).in1 - draft.begin());
-  if (size == dictated.size()) return {};
-  if (size < draft.size() && chances[size] >= kStays * (size == 0 ? 1.0F : chances[size - 1])) return {};
-  return size;
+/// Replaces the trees' draft by what is dictated. It stays if it is longer, or if its first other token is
+/// likelier than not: the model may split the dictated text into these tokens.
+void take_dictated(std::span<const std::int32_t> dictated, const BatchDrafts& drafts, RowDrafts::Row& row) {
+  const auto draft = std::span(drafts.token_ids).subspan(row.begin, row.size);
+  const auto chances = std::span(drafts.probs).subspan(row.begin, row.size);
+  const auto same = static_cast<std::size_t>(std::ranges::mismatch(draft, dictated).in1 - draft.begin());
+  if (same == dictated.size()) return;
+  if (same < draft.size() && chances[same] >= kStays * (same == 0 ? 1.0F : chances[same - 1])) return;
+  row.size = same;
+  row.dictated = dictated;
 }
 
 }  // namespace
@@ -191,13 +193,9 @@ RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&&
       const auto end = static_cast<std::size_t>(drafts.offsets[number + 1]);
       row.size = std::min(end - row.begin, part.gain.room);
       made.score += drafts.scores[number];
-      const auto dictated = part.dictated.first(
-          std::min({part.dictated.size(), part.gain.room, std::size_t{limits.max_tokens}}));
-      const auto own = std::span(drafts.token_ids).subspan(row.begin, row.size);
-      if (const auto size =
-              dictated_part(own, std::span(drafts.probs).subspan(row.begin, row.size), dictated)) {
-        row.size = *size;
-        row.dictated = dictated;
+      if (limits.min_prob < 1) {  // a dictated token is believed to be accepted
+        const std::size_t most = std::min<std::size_t>(part.gain.room, limits.max_tokens);
+        take_dictated(part.dictated.first(std::min(part.dictated.size(), most)), drafts, row);
       }
       const auto origins = std::span(drafts.origins).subspan(row.begin, row.size);
       draft = {drafts.sources[number++], row.size, origins};
