@@ -222,7 +222,7 @@ class GrammarDrafts:
     def _room(self, request: Any, draft: list[int], left: int) -> int:
         """Return how many tokens behind a draft are of use."""
         most = self._of(request).most
-        more = request.max_tokens - len(request.output_token_ids) - len(draft)
+        more = int(request.max_tokens) - len(request.output_token_ids) - len(draft)
         if self.names_drafts:
             return min(left, most - len(draft), more - 1)
         return min(most + 1, more) if most > 0 and more > 1 else 0  # the step samples the first one
