@@ -165,6 +165,7 @@ def test_behind_the_gateway_it_learns_dies_comes_back_and_remembers(
     assert "s3cret" not in log
 
 
+@pytest.mark.slow  # a server; test_zero_hop has the tags
 def test_without_a_gateway_it_tags_by_itself_and_our_violent_end_is_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +190,7 @@ def test_without_a_gateway_it_tags_by_itself_and_our_violent_end_is_its_own(
         assert gone(family)
 
 
+@pytest.mark.slow  # a server; test_gateway has the tags
 def test_an_engine_for_gateways_elsewhere_takes_their_tags_and_needs_their_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

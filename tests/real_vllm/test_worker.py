@@ -97,6 +97,7 @@ def test_the_control_channel_reaches_the_worker(server: Any) -> None:
     assert figures(server)["control", "new/stage"]["num_accepted_tokens"] > answer.num_tokens // 2
 
 
+@pytest.mark.slow  # an engine; the scenarios have grammars beside free outputs
 def test_steps_with_grammars_are_sampled_early() -> None:
     command = [sys.executable, "-m", "tests.real_vllm.support.early_samples"]
     environment = {**os.environ, **bundled_on_cpu().environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
