@@ -67,8 +67,6 @@ SOURCES := agentspec gateway adapters benchmarks examples tests docs/site
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Python compiles what it imports; all modules of torch and vLLM take minutes
-export PIP_COMPILE := 0
 ONCE_FLAG := $(if $(ONCE),--once)
 JOBS ?= 2
 PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
