@@ -53,7 +53,6 @@ class _Request:
     stage: StageKey
     cases: tuple[int, ...]  # of its next draft, the closest first
     last: int | None = None  # length of the last known draft
-    dictated: int = 0  # tokens of the next one, by the request's grammar
 
 
 class DraftSlots:
@@ -71,6 +70,7 @@ class DraftSlots:
         self._nums = np.zeros(MOST_CASES, np.float32)
         self._slots: list[int | None] = [None] * MOST_CASES  # None: too few drafts were seen
         self._price = 0.0
+        self._dictated: Mapping[str, int] = {}
 
     def add(self, name: str, stage: StageKey) -> None:
         """Add a request, unless it is known."""
@@ -98,14 +98,8 @@ class DraftSlots:
             self._add(np.array(cases), drafted.acceptance[rows], drafted.price)
 
     def expect(self, dictated: Mapping[str, int]) -> None:
-        """Take the lengths of the drafts that grammars dictate, until others are known; 0 = none.
-
-        Unknown requests are ignored.
-        """
-        for name, length in dictated.items():
-            request = self._requests.get(name)
-            if request is not None:
-                request.dictated = min(length, self._most)
+        """Take the lengths of the next step's drafts that grammars dictate, by request."""
+        self._dictated = dictated
 
     def num_slots(self, name: str) -> int:
         """Return the slots for the next draft of a request; all if nothing is known."""
@@ -114,7 +108,9 @@ class DraftSlots:
             for case in request.cases:
                 slots = self._slots[case]
                 if slots is not None:
-                    return max(slots, request.dictated) if self._price < 1 else slots
+                    if self._dictated and self._price < 1:
+                        return max(slots, min(self._dictated.get(name, 0), self._most))
+                    return slots
         return self._most
 
     def num_padded(self, name: str, num_slots: int) -> int:

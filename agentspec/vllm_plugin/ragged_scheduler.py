@@ -37,9 +37,9 @@ class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
         """Schedule a step. Its drafts are made by the step before, which may be under way."""
         for request in self.running:
             if request.spec_token_ids:
-                name = request.request_id
-                request.spec_token_ids = request.spec_token_ids[: self._slots.num_slots(name)]
-                self._slots.expect({name: 0})  # what its grammar dictated was for this step
+                num_slots = self._slots.num_slots(request.request_id)
+                request.spec_token_ids = request.spec_token_ids[:num_slots]
+        self._slots.expect({})  # what grammars dictated was for this step
         scheduled: SchedulerOutput = super().schedule(*args, **options)
         self._slots.forget(scheduled.finished_req_ids)
         if self._grammars is not None:
