@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 NAME := agentspec-serving
-# before; another project has it on the package index
+# the name before that one; another project has it on the package index
 OLD_NAME := agentspec
 # what an editable installation is made of: the same in all environments of this Python
 EDITABLE := build/editable
