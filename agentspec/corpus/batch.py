@@ -46,13 +46,15 @@ _MOST_SEQUENCE = 1 << 62
 _SPLIT_BYTES = 2 << 20  # fits a batch even if nothing can be compressed
 _RECORD_BYTES = 256  # more than a record takes without its tokens and path
 
-_VERSION = 4  # written for batches with sessions
+_VERSION = 5  # written for batches with updates of models
+_WITHOUT_UPDATES = 4  # for those with sessions
 _WITHOUT_SESSIONS = 3  # for those with parts
 _WITHOUT_PARTS = 2  # 1: tombstones did not say if they repeat an erasure
 _PLAIN, _ENCRYPTED = 0, 1
 _HEADER = struct.Struct("<8sHBx8s16sQII")  # see above
 _CHECKSUM = struct.Struct("<I")
 _MAGIC = b"AgSpecBt"
+_MOST_UPDATE_BYTES = 1 << 16
 _TOKEN_BYTES = 4
 _LEVEL = 3
 
@@ -152,7 +154,26 @@ class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         return _tokens(self.tokens)
 
 
-Record = Output | Count | ForgetStage | ForgetSubject | Part
+class ModelUpdate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
+    """What an engine's acceptance model of a stage has learned. It holds no text, and nothing keeps it.
+
+    Attributes:
+        path: of the stage.
+        update: as of :meth:`agentspec.Forest.take_model_updates`.
+    """
+
+    path: Path
+    update: bytes
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
+        if len(self.update) > _MOST_UPDATE_BYTES:
+            size = len(self.update)
+            raise ConfigError(f"an update of a model has up to {_MOST_UPDATE_BYTES} bytes, not {size}")
+
+
+Record = Output | Count | ForgetStage | ForgetSubject | Part | ModelUpdate
+PASSING = Part, ModelUpdate  # records that are of use when they are sent, and are not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,17 +240,21 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
 
 def _version(batch: Batch) -> int:
     """Return the oldest format that has all of its records: engines of earlier versions can read that."""
-    if any(isinstance(record, Output) and record.session for record in batch.records):
+    if any(isinstance(record, ModelUpdate) for record in batch.records):
         return _VERSION
+    if any(isinstance(record, Output) and record.session for record in batch.records):
+        return _WITHOUT_UPDATES
     if any(isinstance(record, Part) for record in batch.records):
         return _WITHOUT_SESSIONS
     return _WITHOUT_PARTS
 
 
-def num_token_bytes(record: Record) -> int:
-    """Return the bytes of a record's tokens."""
+def num_content_bytes(record: Record) -> int:
+    """Return the bytes of a record's tokens, or of its update."""
     if isinstance(record, Output):
         return record.tokens.nbytes
+    if isinstance(record, ModelUpdate):
+        return len(record.update)
     return len(record.tokens) if isinstance(record, Part) else 0
 
 
@@ -238,7 +263,7 @@ def split(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
     group: list[Record] = []
     size = 0
     for record in records:
-        more = _RECORD_BYTES + num_token_bytes(record)
+        more = _RECORD_BYTES + num_content_bytes(record)
         if group and (size + more > _SPLIT_BYTES or len(group) == MOST_RECORDS):
             yield tuple(group)
             group, size = [], 0
@@ -361,7 +386,7 @@ class _SessionOutput(msgspec.Struct, array_like=True, forbid_unknown_fields=True
     session: bytes
 
 
-_Packed = _Output | _SessionOutput | Count | ForgetStage | ForgetSubject | Part
+_Packed = _Output | _SessionOutput | Count | ForgetStage | ForgetSubject | Part | ModelUpdate
 _Records = Annotated[list[_Packed], msgspec.Meta(max_length=MOST_RECORDS)]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Records)

@@ -99,8 +99,11 @@ class CorpusFigures:
             "num_skipped": publisher.num_skipped,
             "num_dropped": publisher.num_dropped,
             "num_published_bytes": publisher.num_bytes,
+            "num_model_updates": publisher.num_updates,
+            "num_model_update_bytes": publisher.num_update_bytes,
             "num_learned": learner.num_outputs,
             "num_learned_tokens": learner.num_tokens,
+            "num_merged_updates": learner.num_merged,
             "num_dropped_records": learner.num_dropped,
             "num_missing_records": learner.num_missing,
             "num_damaged": learner.num_damaged,
@@ -142,7 +145,14 @@ class Corpus:
         self._store = store
         self._log = BatchLog(store, vocabulary, keys)
         self._memory = OutputMemory(config.memory_bytes)
-        self._publisher = Publisher(self._log, self.origin, self._memory, queue_bytes=config.queue_bytes)
+        trees.share_models()
+        self._publisher = Publisher(
+            self._log,
+            self.origin,
+            self._memory,
+            queue_bytes=config.queue_bytes,
+            take_updates=trees.take_model_updates,
+        )
         self._put = self._publisher.put  # on the path of an answer: without a call in between
         self._numbers = itertools.count()  # of outputs that are being written
         self._keeper = SnapshotKeeper(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject, Part, Record
+from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject, ModelUpdate, Part, Record
 from agentspec.corpus.output import DIGEST_BYTES, Output
 
 Tombstone = ForgetStage | ForgetSubject
@@ -36,6 +36,8 @@ class Erasure:
         """Return True if the record is to be forgotten. Notes its digest."""
         if isinstance(record, Part):
             return names(self.tombstone, record.path, record.subject)
+        if isinstance(record, ModelUpdate):
+            return _is_below(self.tombstone, record.path)
         if isinstance(record, Output):
             is_covered = covers(self.tombstone, record)
         elif isinstance(record, Count) and record != PLACEHOLDER:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject, Part
+from agentspec.corpus.batch import PASSING, Batch, ForgetStage, ForgetSubject, Part
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import Erasure
@@ -243,7 +243,7 @@ class Follower:
                         self._erase(erasure)
                     if self._has_to_join:
                         return False
-                elif is_own and (isinstance(record, Part) or number in late or number >= self._own_from):
+                elif is_own and (isinstance(record, PASSING) or number in late or number >= self._own_from):
                     continue  # the trees learned it while the request ran
                 elif isinstance(record, Part) and not self._is_up_to_date:
                     self._parts.updates.followed.miss(self._tenant, batch.origin, record)

@@ -6,7 +6,15 @@ from collections import Counter as Sums
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from agentspec.corpus.batch import Batch, Count, ForgetStage, ForgetSubject, Part, Record, num_token_bytes
+from agentspec.corpus.batch import (
+    PASSING,
+    Batch,
+    Count,
+    ForgetStage,
+    ForgetSubject,
+    Record,
+    num_content_bytes,
+)
 from agentspec.corpus.contents import ScopeContents, StoredBatch
 from agentspec.corpus.erasure import PLACEHOLDER, Tombstone
 from agentspec.corpus.output import Output
@@ -89,7 +97,7 @@ class Inventory:
                 self._add(record, is_snapshot=is_snapshot, is_merged=stored.is_merged)
             elif isinstance(record, Count):
                 self._count(record, is_merged=stored.is_merged)
-            elif not isinstance(record, Part):
+            elif not isinstance(record, PASSING):
                 self._tombstones.add((batch.origin, number))
                 if not is_snapshot:
                     self.forget(record)
@@ -167,4 +175,4 @@ def _path(record: Record) -> Path | None:
 
 
 def _size(record: Record) -> int:
-    return _RECORD_BYTES + num_token_bytes(record)
+    return _RECORD_BYTES + num_content_bytes(record)

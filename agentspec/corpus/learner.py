@@ -36,6 +36,7 @@ class LearnerFigures:
     Attributes:
         num_outputs: outputs learned, repetitions included.
         num_tokens: their tokens.
+        num_merged: updates of models learned.
         lag_s: how long the oldest entry not read yet has been known, of the tenant furthest behind.
         num_missing: records that never arrived.
         num_dropped: records skipped because the learner was too far behind.
@@ -47,6 +48,7 @@ class LearnerFigures:
 
     num_outputs: int
     num_tokens: int
+    num_merged: int
     lag_s: float
     num_missing: int
     num_dropped: int
@@ -156,6 +158,7 @@ class Learner:
         return LearnerFigures(
             self._updates.num_outputs,
             self._updates.num_tokens,
+            self._updates.num_merged,
             max((follower.lag_s for follower in followers), default=0.0),
             max(0, sum(follower.num_missing for follower in followers) - num_dropped),
             num_dropped,

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from agentspec.corpus.batch import MOST_RECORDS, Batch, Count, Part, Record, num_token_bytes
+from agentspec.corpus.batch import MOST_RECORDS, Batch, Count, ModelUpdate, Part, Record, num_content_bytes
 from agentspec.corpus.erasure import PLACEHOLDER, Erasure
 from agentspec.corpus.output import Output
 from agentspec.forest.file import MOST_USES
 
 _RECORD_BYTES = 64  # without the tokens
 _MOST_COUNTS = 4096  # beyond it they are due now
+_MOST_UPDATES = 64  # the oldest are dropped
 
 
 class Outbox:
@@ -22,7 +23,8 @@ class Outbox:
 
     The first record after a quiet time is due immediately, further ones ``window_s`` after the last batch. A
     batch keeps its numbers until it is published, so that a repetition is recognized. Counts are summed for
-    ``counts_every_s``. Nothing is due before the tenant's epoch is known.
+    ``counts_every_s``. Updates of models have batches of their own, behind all else: engines of an earlier
+    version can't read these. Nothing is due before the tenant's epoch is known.
 
     Attributes:
         window_s: may be changed at any time.
@@ -33,6 +35,7 @@ class Outbox:
         self._batch_bytes = batch_bytes
         self._counts_every_s = counts_every_s
         self._records: deque[Record] = deque()
+        self._updates: deque[Record] = deque(maxlen=_MOST_UPDATES)
         self._num_bytes = 0
         self._counts: dict[bytes, Count] = {}
         self._counts_due_s = math.inf
@@ -47,9 +50,13 @@ class Outbox:
         self._records.append(record)
         self._num_bytes += _size(record)
 
+    def add_update(self, update: ModelUpdate) -> None:
+        """Add what a model has learned."""
+        self._updates.append(update)
+
     @property
     def num_bytes(self) -> int:
-        """Bytes of the records that wait."""
+        """Bytes of the records that wait, without updates."""
         return self._num_bytes
 
     def drop_oldest(self) -> Record:
@@ -84,7 +91,8 @@ class Outbox:
             return math.inf
         if self.unsent is not None or self._num_bytes >= self._batch_bytes:
             return -math.inf
-        return min(self._sent_s + self.window_s if self._records else math.inf, self._counts_due_s)
+        has_records = self._records or self._updates
+        return min(self._sent_s + self.window_s if has_records else math.inf, self._counts_due_s)
 
     def was_sent_since(self, time_s: float) -> bool:
         """Return True if a batch was sent after a time of the clock."""
@@ -98,6 +106,7 @@ class Outbox:
             records = self._take_records()
             while not records and self._records:  # all of these were left out
                 records = self._take_records()
+            records = records or tuple(self._first_of(self._updates))
             if records:
                 self.unsent = self.number(origin, records)
         return self.unsent
@@ -121,6 +130,7 @@ class Outbox:
         ]
         self._records = kept
         self._num_bytes = sum(map(_size, kept))
+        self._updates = deque((one for one in self._updates if not erasure.covers(one)), _MOST_UPDATES)
         self._counts = {key: count for key, count in self._counts.items() if not erasure.covers(count)}
         if self.unsent is not None:
             self.unsent = erased(self.unsent, erasure) or self.unsent
@@ -129,6 +139,7 @@ class Outbox:
     def clear(self) -> None:
         """Forget all records. The numbers go on."""
         self._records.clear()
+        self._updates.clear()
         self._num_bytes = 0
         self._counts.clear()
         self._counts_due_s = math.inf
@@ -142,14 +153,18 @@ class Outbox:
         self._counts_due_s = math.inf
 
     def _take_records(self) -> tuple[Record, ...]:
+        taken = self._first_of(self._records)
+        self._num_bytes -= sum(map(_size, taken))
+        return tuple(_joined(taken))
+
+    def _first_of(self, queue: deque[Record]) -> list[Record]:
         """Remove and return the first records: as many as fit one batch, at least one if there is any."""
         taken: list[Record] = []
         num_bytes = 0
-        while self._records and num_bytes < self._batch_bytes and len(taken) < MOST_RECORDS:
-            taken.append(self._records.popleft())
+        while queue and num_bytes < self._batch_bytes and len(taken) < MOST_RECORDS:
+            taken.append(queue.popleft())
             num_bytes += _size(taken[-1])
-        self._num_bytes -= num_bytes
-        return tuple(_joined(taken))
+        return taken
 
 
 def _joined(records: Iterable[Record]) -> Iterator[Record]:
@@ -188,4 +203,4 @@ def erased(batch: Batch, erasure: Erasure) -> Batch | None:
 
 
 def _size(record: Record) -> int:
-    return _RECORD_BYTES + num_token_bytes(record)
+    return _RECORD_BYTES + num_content_bytes(record)

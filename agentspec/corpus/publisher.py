@@ -7,10 +7,10 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from agentspec.corpus.batch import Batch, Part
+from agentspec.corpus.batch import Batch, ModelUpdate, Part
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.circuit_breaker import CircuitBreaker
 from agentspec.corpus.erasure import Erasure, Tombstone, names
@@ -21,12 +21,14 @@ from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
 from agentspec.corpus.worker import Worker
 from agentspec.errors import AgentSpecError, CorpusError
+from agentspec.stages import StageKey
 
 logger = logging.getLogger("agentspec")
 
 BATCH_BYTES = 256 << 10
 QUEUE_BYTES = 16 << 20
 COUNTS_EVERY_S = 60.0
+UPDATES_EVERY_S = 0.5
 _ACTIVE_S = 10.0  # without a batch; then a tenant needs no window
 _TENANTS_PER_WINDOW = 8
 _PAUSE_S = 0.02  # between two looks at the queue
@@ -43,6 +45,8 @@ class PublisherFigures:
         num_skipped: outputs that carry nothing new.
         num_dropped: outputs without room in the queue, or that could not be sent.
         num_bytes: bytes sent.
+        num_updates: updates of models sent.
+        num_update_bytes: their part of the bytes.
         num_failures: failed calls of the store.
         since_success_s: seconds since the last successful call; None before the first.
     """
@@ -52,6 +56,8 @@ class PublisherFigures:
     num_skipped: int
     num_dropped: int
     num_bytes: int
+    num_updates: int
+    num_update_bytes: int
     num_failures: int
     since_success_s: float | None
 
@@ -85,6 +91,7 @@ class Publisher:
         batch_bytes: size at which a batch is sent earlier.
         queue_bytes: most bytes of waiting outputs.
         counts_every_s: time over which repetitions are summed.
+        take_updates: returns what the stages' models have learned since the last call.
         clock: monotonic seconds.
 
     Attributes:
@@ -102,6 +109,7 @@ class Publisher:
         batch_bytes: int = BATCH_BYTES,
         queue_bytes: int = QUEUE_BYTES,
         counts_every_s: float = COUNTS_EVERY_S,
+        take_updates: Callable[[], Iterable[tuple[StageKey, bytes]]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
@@ -109,6 +117,8 @@ class Publisher:
         self._memory = memory
         self._clock = clock
         self._gate = gate or NoveltyGate(memory)
+        self._take_updates = take_updates
+        self._updates_due_s = -math.inf
         self._queue_bytes = queue_bytes
         self._queue = OutputQueue(queue_bytes)
         self.put = self._queue.put
@@ -119,6 +129,7 @@ class Publisher:
         self._erased: set[str] = set()
         self._num = dict.fromkeys(Novelty, 0)
         self._num_sent = self._num_lost = self._num_bytes = 0
+        self._num_updates = self._num_update_bytes = 0
         self._success_s: float | None = None
         self._busy_s = -math.inf  # when the last outputs were taken from the queue
         self._deadline_s = math.inf  # of close()
@@ -167,6 +178,7 @@ class Publisher:
             try:
                 self._send_unsent()
                 self._judge_finished()
+                self._add_updates()
                 if is_last:
                     self._enter_epochs()
                 self._send_due(is_last)
@@ -185,6 +197,8 @@ class Publisher:
             self._num[Novelty.SKIP],
             self._num_lost + self._queue.num_dropped,
             self._num_bytes,
+            self._num_updates,
+            self._num_update_bytes,
             self._breaker.num_failures,
             since_s,
         )
@@ -289,6 +303,16 @@ class Publisher:
             was_followed = was_written and outbox.was_shown(finished.number)
             outbox.count(output, now_s, was_followed=was_followed)
 
+    def _add_updates(self) -> None:
+        """Add what models have learned, of tenants with outputs: nothing else is followed."""
+        now_s = self._clock()
+        if now_s < self._updates_due_s:
+            return
+        self._updates_due_s = now_s + UPDATES_EVERY_S
+        for stage, update in self._take_updates():
+            if stage.tenant in self._outboxes:
+                self._outboxes[stage.tenant].add_update(ModelUpdate(stage.path, update))
+
     def _limit_unentered(self) -> None:
         """Drop the oldest outputs of tenants with an unknown epoch, beyond the queue's bytes.
 
@@ -355,6 +379,10 @@ class Publisher:
         self._success_s = self._clock()
         self._num_sent += num_outputs
         self._num_bytes += len(data)
+        num_updates = sum(isinstance(record, ModelUpdate) for record in batch.records)
+        if num_updates:  # they have batches of their own
+            self._num_updates += num_updates
+            self._num_update_bytes += len(data)
         return outbox.sent(self._success_s)
 
     def _clear(self, tenant: str) -> None:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Count, ForgetStage, ForgetSubject, Part, split
+from agentspec.corpus.batch import ORIGIN_BYTES, PASSING, Batch, Count, ForgetStage, ForgetSubject, split
 from agentspec.corpus.erasure import Erasure
 from agentspec.corpus.output import Output
 from agentspec.corpus.seen import SeenNumbers
@@ -49,7 +49,7 @@ class SnapshotContent:
                 self._add(record)
             elif isinstance(record, Count):
                 self._count(record)
-            elif not isinstance(record, Part):
+            elif not isinstance(record, PASSING):
                 self._remember(Batch(batch.origin, number, (record,)))
                 if not is_snapshot:
                     self.erase(Erasure(record))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from agentspec.corpus.batch import Count, Part, Record
+from agentspec.corpus.batch import Count, ModelUpdate, Part, Record
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import PLACEHOLDER
 from agentspec.corpus.followed import FollowedOutputs, FollowingTrees
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import Output, Tokens
 from agentspec.draft import Origin
+from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
+
+logger = logging.getLogger("agentspec")
 
 
 class SharedTrees(FollowingTrees, Protocol):
@@ -32,6 +36,15 @@ class SharedTrees(FollowingTrees, Protocol):
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:
         """Remove an output and its equals from all trees that may hold it."""
 
+    def share_models(self) -> None:
+        """From now on, what the stages' models learn can be taken."""
+
+    def take_model_updates(self) -> list[tuple[StageKey, bytes]]:
+        """Return what models have learned since the last call."""
+
+    def merge_model(self, stage: StageKey, update: bytes) -> None:
+        """Add to a stage's model what another engine's has learned. Raises ConfigError if it is damaged."""
+
     def evict_tenant(self, tenant: str) -> None:
         """Empty all shared trees of a tenant."""
 
@@ -49,8 +62,9 @@ class TreeUpdates:
     Attributes:
         num_outputs: outputs learned, repetitions included.
         num_tokens: their tokens.
-        num_refused: outputs with tokens outside the vocabulary.
+        num_refused: outputs with tokens outside the vocabulary, and damaged updates of models.
         num_unknown: counts of outputs that are not remembered.
+        num_merged: updates of models learned.
         followed: outputs that other engines are writing.
     """
 
@@ -67,13 +81,15 @@ class TreeUpdates:
         self._vocab_size = vocab_size
         self._share = share
         self.followed = FollowedOutputs(trees, vocab_size, clock)
-        self.num_outputs = self.num_tokens = self.num_refused = self.num_unknown = 0
+        self.num_outputs = self.num_tokens = self.num_refused = self.num_unknown = self.num_merged = 0
 
     def learn_record(self, tenant: str, origin: bytes, record: Record) -> None:
         """Learn an output, or a known one again if the record is a count of it, or follow one."""
         if isinstance(record, Part):
             self.followed.take(tenant, origin, record)
             self._share.pause()
+        elif isinstance(record, ModelUpdate):
+            self._merge(StageKey(tenant, record.path), record.update)
         elif isinstance(record, Output):
             self.learn(record, record.uses, Origin.FLEET, record.session)
         elif isinstance(record, Count) and record != PLACEHOLDER:
@@ -92,6 +108,15 @@ class TreeUpdates:
         self._trees.learn(output.stage, output.tokens, uses, origin, session)
         self.num_outputs += 1
         self.num_tokens += len(output.tokens)
+        self._share.pause()
+
+    def _merge(self, stage: StageKey, update: bytes) -> None:
+        try:
+            self._trees.merge_model(stage, update)
+            self.num_merged += 1
+        except ConfigError as error:
+            logger.warning("an update of the model of %s is not used: %s", stage, error)
+            self.num_refused += 1
         self._share.pause()
 
     def forget(self, tenant: str, outputs: Iterable[Output], digests: Iterable[bytes]) -> None:

@@ -353,6 +353,44 @@ class Forest:
         """Return the states of the stages' acceptance models, the most recently used first."""
         return [saved.state for saved in persistence.models(self._core, self._trees)]
 
+    # ---- models of other engines ----
+
+    def share_models(self) -> None:
+        """From now on, what the stages' acceptance models learn can be taken for other engines.
+
+        Each takes twice the memory. Requests that do not learn train no model any more.
+        """
+        self._trees.share_models()
+
+    def take_model_updates(self) -> list[tuple[StageKey, bytes]]:
+        """Return what models have learned since the last call: of those for which it is enough.
+
+        A stage's updates become rare: the next one follows once it has learned a tenth more than all engines
+        knew, after 200 to 16,384 outcomes of drafted tokens. An update has 1 to 60 KB and holds no text.
+        """
+        ready = self._core.models_with_updates()
+        names = {model: name for name, model in self._trees.models()} if ready else {}
+        updates = []
+        for model in ready:
+            if model in names:
+                with contextlib.suppress(UnknownRequestError):  # it was dropped meanwhile
+                    updates.append((StageKey(*names[model]), self._core.take_model_update(model)))
+        return updates
+
+    def merge_model(self, stage: StageKey, update: bytes) -> None:
+        """Add to a stage's model what that of another engine has learned.
+
+        Each number becomes the mean of both, by the outcomes behind it. Without room for a new model, nothing
+        happens.
+
+        Raises:
+            ConfigError: the update is not one of :meth:`take_model_updates`.
+        """
+        model = self._trees.add_model((stage.tenant, stage.path))
+        if model is not None:
+            with contextlib.suppress(UnknownRequestError):
+                self._core.merge_model(model, update)
+
     def evict(self, stage: StageKey) -> None:
         """Forget everything that this stage's own tree has learned. Parents and tenant keep theirs.
 

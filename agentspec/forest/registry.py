@@ -211,15 +211,28 @@ class TreeRegistry:
                 tenant.trees = {path: self._new_tree(tenant, path), **tenant.trees}
             return tenant.trees.get(path)
 
-    def add_model(self, name: TreeName, state: bytes) -> None:
-        """Restore a model as the least recently used, unless one is present or there is no room."""
+    def add_model(self, name: TreeName, state: bytes | None = None) -> int | None:
+        """Return the model of this name, or a new one as the least recently used.
+
+        Args:
+            name: tenant and path of the stage.
+            state: of a new one; None = the prior.
+
+        Returns:
+            None if there is no room for it.
+        """
         with self._lock:
             num_own = sum(tenant == name[0] for tenant, _ in self._models)
             has_room = len(self._models) < _most_models(self._config.total_limit_bytes)
-            if name in self._models or not has_room or num_own >= _most_models(self._most_tenant_bytes()):
-                return
-            model = self._core.restore_model(self._tenant(name[0]).group, state)
-            self._models = {name: model, **self._models}
+            is_within = has_room and num_own < _most_models(self._most_tenant_bytes())
+            if name not in self._models and is_within:
+                made = self._made_model(name[0], state)
+                self._models = {name: made, **self._models}
+            return self._models.get(name)
+
+    def share_models(self) -> None:
+        """From now on, models are shared with other engines, and take twice the memory."""
+        self._core.share_models()
 
     def drop_unwanted(self) -> None:
         """Free the trees that lost their name."""
@@ -296,14 +309,15 @@ class TreeRegistry:
         own = [key for key in self._models if key[0] == tenant]
         if len(own) >= _most_models(self._most_tenant_bytes()):
             return self._models.pop(own[0]) if own else None
-        group = self._tenant(tenant).group
-        if self._prior is None:
-            model = self._core.create_model(group)
-        else:
-            model = self._core.restore_model(group, self._prior)
+        model = self._made_model(tenant)
         if len(self._models) >= _most_models(self._config.total_limit_bytes):
             self._core.drop_model(self._models.pop(next(iter(self._models))))
         return model
+
+    def _made_model(self, tenant: str, state: bytes | None = None) -> int:
+        group = self._tenant(tenant).group
+        state = self._prior if state is None else state
+        return self._core.create_model(group) if state is None else self._core.restore_model(group, state)
 
     def _most_tenant_bytes(self) -> int:
         return min(self._config.tenant_limit_bytes, self._config.total_limit_bytes)

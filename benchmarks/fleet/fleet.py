@@ -54,6 +54,7 @@ class Sharing:
         make_gate: decides what is published.
         memory_bytes: of outputs remembered; 0 recognizes no repetition.
         part, most_more: when a running output is shown again (:class:`WrittenOutput`).
+        has_models: what the stages' models learn is shared as well.
     """
 
     window_s: float | None = None
@@ -61,6 +62,7 @@ class Sharing:
     memory_bytes: int = _MEMORY_BYTES
     part: int = LEAST_PART
     most_more: int = MOST_MORE
+    has_models: bool = True
 
 
 def forest() -> Forest:
@@ -95,8 +97,16 @@ class Replica:
             return
         origin = number.to_bytes(ORIGIN_BYTES, "little")
         memory = OutputMemory(sharing.memory_bytes)
+        if sharing.has_models:  # else there are no updates to take
+            self.forest.share_models()
         self.publisher = Publisher(
-            log, origin, memory, gate=sharing.make_gate(memory), window_s=sharing.window_s, clock=clock
+            log,
+            origin,
+            memory,
+            gate=sharing.make_gate(memory),
+            window_s=sharing.window_s,
+            take_updates=self.forest.take_model_updates,
+            clock=clock,
         )
         self.publisher.enter_epoch(TENANT, 0)
         self.learner = Learner(
@@ -117,6 +127,11 @@ class Replica:
     def num_bytes(self) -> int:
         """Bytes sent to the store."""
         return self.publisher.figures().num_bytes if self.publisher else 0
+
+    @property
+    def num_update_bytes(self) -> int:
+        """Those of models' updates."""
+        return self.publisher.figures().num_update_bytes if self.publisher else 0
 
     def pump(self, *, is_last: bool = False) -> None:
         """Send what is due."""

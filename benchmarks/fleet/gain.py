@@ -52,6 +52,7 @@ def variants(num_replicas: Sequence[int], windows_s: Sequence[float]) -> dict[st
             f"{most} in turn, corpus, window {window_s:g} s": Variant(most, sharing=Sharing(window_s))
             for window_s in windows_s
         },
+        f"{most} in turn, corpus, outputs alone": Variant(most, sharing=Sharing(has_models=False)),
     }
 
 
@@ -65,17 +66,32 @@ def measure(traces: Path, sizes: Sizes, announce: Announce) -> Figures:
     by_set = dict(
         zip(
             map(name_of, paths),
-            share_out(tokens_per_step, arguments, sizes.num_processes, num_calls),
+            share_out(outcomes, arguments, sizes.num_processes, num_calls),
             strict=True,
         )
     )
     return figures(by_set, max(sizes.num_replicas))
 
 
-def tokens_per_step(
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a fleet reached, and what it sent to the store.
+
+    Attributes:
+        tokens_per_step: of all calls of a set.
+        num_bytes: sent.
+        num_update_bytes: of models' updates, among these.
+    """
+
+    tokens_per_step: float
+    num_bytes: int
+    num_update_bytes: int
+
+
+def outcomes(
     path: Path, compared: dict[str, Variant], num_calls: int, num_sessions: int
-) -> dict[str, float]:
-    """Return tokens per step by variant, for one set."""
+) -> dict[str, Outcome]:
+    """Return the outcome of each variant, for one set."""
     calls = read_calls(path, num_calls)
     found = {}
     for name, variant in compared.items():
@@ -83,19 +99,27 @@ def tokens_per_step(
         with shared_log() if variant.sharing else nullcontext() as log:
             fleet = Fleet(name_of(path), forests(variant.num_replicas), deal, log, variant.sharing)
             tallies = replay(calls, fleet, num_sessions, reporter())
-        found[name] = total(tallies.values()).tokens_per_step
+            found[name] = Outcome(
+                total(tallies.values()).tokens_per_step,
+                sum(replica.num_bytes for replica in fleet.replicas),
+                sum(replica.num_update_bytes for replica in fleet.replicas),
+            )
     return found
 
 
-def figures(by_set: dict[str, dict[str, float]], most: int) -> Figures:
+def figures(by_set: dict[str, dict[str, Outcome]], most: int) -> Figures:
     """Return the figures that people compare, and those of each set."""
     names = list(next(iter(by_set.values())))
-    gains = {name: mean(one[name] / one[ONE] for one in by_set.values()) for name in names}
+    tokens = {set_: {name: one[name].tokens_per_step for name in names} for set_, one in by_set.items()}
+    gains = {name: mean(one[name] / one[ONE] for one in tokens.values()) for name in names}
+    in_turn = [one[f"{most} in turn, corpus"] for one in by_set.values()]
     return {
         "fleet_gain": min(gains[f"{most} {deal}, corpus"] for deal in DEALS),
         "fleet_gain_silos": min(gains[f"{most} {deal}, silos"] for deal in DEALS),
         "fleet_gain_gateway": gains[f"{most} {GATEWAY}, corpus"],
         "of_one_engine": gains,
-        "tokens_per_step": {name: mean(one[name] for one in by_set.values()) for name in names},
-        "tokens_per_step_by_set": by_set,
+        "sent_mb": sum(one.num_bytes for one in in_turn) / 1e6,
+        "sent_mb_of_updates": sum(one.num_update_bytes for one in in_turn) / 1e6,
+        "tokens_per_step": {name: mean(one[name] for one in tokens.values()) for name in names},
+        "tokens_per_step_by_set": tokens,
     }

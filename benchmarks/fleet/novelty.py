@@ -1,7 +1,8 @@
 """Bytes published without and with what an engine holds back, and the accepted tokens that this loses.
 
 Nothing is held back if all outputs are published whole, and before that in parts of ``SMALL_PART`` tokens. An
-engine lets the parts grow, sends repetitions as counts, and skips what shared trees have drafted.
+engine lets the parts grow, sends repetitions as counts, and skips what shared trees have drafted. Updates of
+models are left out: ``gain`` has their bytes.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ EVERYTHING, PARTS, COUNTS, GATE = "everything", "parts", "counts", "gate"
 WHOLE, WHOLE_GATE = "whole", "whole_gate"  # without parts
 SMALL_PART = 4
 _NO_GATE = partial(NoveltyGate, most_drafted=2.0)
-_EVERYTHING = Sharing(make_gate=_NO_GATE, memory_bytes=0, part=SMALL_PART, most_more=0)
+_OUTPUTS = Sharing(has_models=False)
+_EVERYTHING = replace(_OUTPUTS, make_gate=_NO_GATE, memory_bytes=0, part=SMALL_PART, most_more=0)
 
 VARIANTS: Mapping[str, Sharing] = {
     EVERYTHING: _EVERYTHING,
-    PARTS: Sharing(make_gate=_NO_GATE, memory_bytes=0),
-    COUNTS: Sharing(make_gate=_NO_GATE),
-    GATE: Sharing(),
+    PARTS: replace(_OUTPUTS, make_gate=_NO_GATE, memory_bytes=0),
+    COUNTS: replace(_OUTPUTS, make_gate=_NO_GATE),
+    GATE: _OUTPUTS,
     WHOLE: replace(_EVERYTHING, part=MOST_OUTPUT_TOKENS),
-    WHOLE_GATE: Sharing(part=MOST_OUTPUT_TOKENS),
+    WHOLE_GATE: replace(_OUTPUTS, part=MOST_OUTPUT_TOKENS),
 }
 
 

@@ -93,8 +93,11 @@ CORPUS_COUNTERS = (
         "Those without room in the queue, or that could not be sent",
     ),
     ("agentspec_corpus_published_bytes", "num_published_bytes", "Bytes sent"),
+    ("agentspec_corpus_model_updates", "num_model_updates", "Updates of acceptance models that were sent"),
+    ("agentspec_corpus_model_update_bytes", "num_model_update_bytes", "Their part of the bytes"),
     ("agentspec_corpus_learned_outputs", "num_learned", "Outputs of other engines that the trees learned"),
     ("agentspec_corpus_learned_tokens", "num_learned_tokens", "Their tokens"),
+    ("agentspec_corpus_merged_updates", "num_merged_updates", "Updates of other engines' models learned"),
     (
         "agentspec_corpus_dropped_records",
         "num_dropped_records",

@@ -103,7 +103,9 @@ def test_what_one_replica_learns_all_draft(tmp_path: Path) -> None:
     said = '{"prompt": "go", "stage": "plan", "response": "the quick brown fox jumps over it all day"}\n'
     path.write_text(16 * said)
     compared = {ONE: Variant(1), "silos": Variant(16), "corpus": Variant(16, "in turn", Sharing(0.0))}
-    found = gain.tokens_per_step(path, compared, 16, 1)
+    outcomes = gain.outcomes(path, compared, 16, 1)
+    found = {name: one.tokens_per_step for name, one in outcomes.items()}
+    assert outcomes["silos"].num_bytes == outcomes[ONE].num_bytes == 0 < outcomes["corpus"].num_bytes
     assert found["silos"] < 1.5
     assert 1.5 * found["silos"] < found["corpus"] <= found[ONE]  # each replica learns chances alone
 
@@ -111,7 +113,10 @@ def test_what_one_replica_learns_all_draft(tmp_path: Path) -> None:
 def test_gain_names_the_worst_way_to_deal_and_that_of_our_gateway() -> None:
     compared = gain.variants((4, 16), (1.0,))
     tokens = {name: 3.0 if name == ONE else 1.5 if "silos" in name else 2.7 for name in compared}
-    figures = gain.figures({"a": tokens, "b": tokens | {"16 by session, corpus": 2.1}}, 16)
+    first = {name: gain.Outcome(one, 3_000_000, 1_000_000) for name, one in tokens.items()}
+    second = first | {"16 by session, corpus": gain.Outcome(2.1, 0, 0)}
+    figures = gain.figures({"a": first, "b": second}, 16)
+    assert (figures["sent_mb"], figures["sent_mb_of_updates"]) == (6, 2)
     assert figures["fleet_gain"] == pytest.approx((0.9 + 0.7) / 2)
     assert figures["fleet_gain_gateway"] == pytest.approx(0.9)
     assert figures["fleet_gain_silos"] == pytest.approx(0.5)

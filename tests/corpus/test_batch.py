@@ -25,6 +25,7 @@ from agentspec.corpus.batch import (
     Count,
     ForgetStage,
     ForgetSubject,
+    ModelUpdate,
     Part,
     Record,
     decode,
@@ -61,6 +62,7 @@ records = st.one_of(
     st.builds(Count, st.binary(min_size=16, max_size=16), paths, uses),
     st.builds(ForgetStage, paths),
     st.builds(ForgetSubject, st.binary(min_size=1, max_size=32)),
+    st.builds(ModelUpdate, paths, st.binary(max_size=100)),
 )
 batches = st.builds(
     Batch,
@@ -128,8 +130,24 @@ def test_a_part_that_can_not_be_is_refused(changes):
 
 def test_the_format_is_the_oldest_one_that_has_all_records():
     session_output = replace(output(1, 2), session=b"8 bytes.")
-    for records, version in (([output(1)], 2), ([part(), output(1)], 3), ([part(), session_output], 4)):
+    update = ModelUpdate(("sql",), b"learned")
+    for records, version in (
+        ([output(1)], 2),
+        ([part(), output(1)], 3),
+        ([part(), session_output], 4),
+        ([update, session_output], 5),
+    ):
         assert encode(batch(*records))[8] == version
+
+
+@pytest.mark.parametrize(
+    ("path", "update", "message"), [(("sql", ""), b"", "segment"), (("sql",), bytes(65_537), "65536 bytes")]
+)
+def test_an_update_of_a_model_has_a_stage_and_a_bounded_size(path, update, message):
+    with pytest.raises((ConfigError, StageError), match=message):
+        ModelUpdate(path, update)
+    with pytest.raises(BatchError, match=message):
+        decode(sealed(compressed([[6, list(path), update]]), version=5), "acme")
 
 
 def test_a_session_is_a_hash_of_eight_bytes():
@@ -379,7 +397,7 @@ def test_a_tombstone_of_the_first_format_repeats_nothing(tag, name):
 
 def test_a_newer_format_and_an_unknown_codec_are_refused():
     with pytest.raises(BatchError, match="newer"):
-        decode(sealed(compressed([GOOD]), version=5), "acme")
+        decode(sealed(compressed([GOOD]), version=6), "acme")
     for unknown in ({"version": 0}, {"codec": 2}):
         with pytest.raises(BatchError, match="header"):
             decode(sealed(compressed([GOOD]), **unknown), "acme")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from agentspec.corpus.batch import Count, ForgetSubject, Part
+from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject, ModelUpdate, Part
 from agentspec.corpus.erasure import PLACEHOLDER, Erasure
 from agentspec.corpus.outbox import Outbox
 from tests.corpus.support.replica import output
@@ -158,3 +158,38 @@ def test_an_output_is_shown_when_its_first_part_has_left():
     assert [box.was_shown(number) for number in (1, 2)] == [False, True]
     box.cut(ORIGIN, 0.0)
     assert box.was_shown(1)
+
+
+def test_updates_of_models_have_batches_of_their_own_behind_all_else():
+    box = outbox()
+    box.add_update(ModelUpdate(("plan",), b"x"))
+    box.add(output([1]))
+    assert box.due_s == -math.inf
+    kinds = []
+    while batch := box.cut(ORIGIN, 10.0):
+        kinds.append([type(record).__name__ for record in batch.records])
+        box.sent(10.0)
+    assert kinds == [["Output"], ["ModelUpdate"]]
+    box.add_update(ModelUpdate(("plan",), b"y"))
+    assert box.due_s == 10.25
+
+
+def test_the_oldest_updates_of_models_are_dropped():
+    box = outbox(batch_bytes=1 << 20)
+    for number in range(100):
+        box.add_update(ModelUpdate(("plan",), bytes([number])))
+    batch = box.cut(ORIGIN, 0.0)
+    assert [record.update[0] for record in batch.records] == list(range(36, 100))
+
+
+def test_an_erasure_takes_the_updates_of_a_stage_back_but_not_of_a_person():
+    box = outbox()
+    for path in (("plan",), ("plan", "a"), ("other",)):
+        box.add_update(ModelUpdate(path, b"x"))
+    box.withdraw(Erasure(ForgetSubject(b"ann")))
+    box.withdraw(Erasure(ForgetStage(("plan",))))
+    assert [record.path for record in box.cut(ORIGIN, 0.0).records] == [("other",)]
+    box.sent(0.0)
+    box.add_update(ModelUpdate(("other",), b"x"))
+    box.clear()
+    assert box.cut(ORIGIN, 0.0, is_last=True) is None

@@ -141,6 +141,32 @@ void def_saved(ForestCoreClass& cls) {
       py::arg("group"), py::arg("state"),
       "Create a model with a state returned by model_state(). Raises ConfigError for any other value.\n"
       "O(its size).");
+  cls.def("share_models", &ForestCore::share_models, py::call_guard<py::gil_scoped_release>(),
+          "From now on, models are shared with other engines. Each takes twice the memory, and requests\n"
+          "that do not learn train none. O(models).");
+  cls.def("models_with_updates", &ForestCore::models_with_updates, py::call_guard<py::gil_scoped_release>(),
+          "Return the shared models that have learned enough for an update. O(models).");
+  cls.def(
+      "take_model_update",
+      [](ForestCore& self, ModelId model) {
+        std::vector<std::byte> update;
+        {
+          const py::gil_scoped_release unlocked;
+          update = self.take_model_update(model);
+        }
+        return py::bytes(reinterpret_cast<const char*>(update.data()), update.size());
+      },
+      py::arg("model"), "Return what a shared model has learned since the last call. O(its size).");
+  cls.def(
+      "merge_model",
+      [](ForestCore& self, ModelId model, const py::bytes& update) {
+        const std::span<const std::byte> bytes = bytes_of(update);
+        const py::gil_scoped_release unlocked;
+        self.merge_model(model, bytes);
+      },
+      py::arg("model"), py::arg("update"),
+      "Learn what take_model_update() returned in another engine. Raises ConfigError for any other value.\n"
+      "O(update).");
   cls.def_static(
       "untrained_model_state",
       [] {

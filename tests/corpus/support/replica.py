@@ -19,6 +19,7 @@ from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.written import WrittenOutput
 from agentspec.draft import Origin
+from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
 
 VOCABULARY = "test"
@@ -49,6 +50,8 @@ class NotedTrees:
     origins: Counter = field(default_factory=Counter)  # of the calls
     followed: dict[str, list[Any]] = field(default_factory=dict)  # stage and tokens of running outputs
     sessions: list[tuple[bytes, Any]] = field(default_factory=list)  # hash and tokens
+    learned: list[tuple[StageKey, bytes]] = field(default_factory=list)  # updates of own models
+    merged: list[tuple[StageKey, bytes]] = field(default_factory=list)  # updates of other engines'
 
     def learn(
         self,
@@ -80,6 +83,18 @@ class NotedTrees:
         assert not learn
         del self.followed[request_id]
 
+    def share_models(self) -> None:
+        pass
+
+    def take_model_updates(self) -> list[tuple[StageKey, bytes]]:
+        taken, self.learned = self.learned, []
+        return taken
+
+    def merge_model(self, stage: StageKey, update: bytes) -> None:
+        if update == b"damaged":
+            raise ConfigError("it is damaged")
+        self.merged.append((stage, update))
+
     def evict_tenant(self, tenant: str) -> None:
         self.evicted.append(tenant)
         self.held = Counter({key: uses for key, uses in self.held.items() if key[0] != tenant})
@@ -108,7 +123,15 @@ class Replica:
         self.log = BatchLog(store, VOCABULARY, keys)
         self.trees = NotedTrees() if trees is None else trees
         self.memory = OutputMemory(memory_bytes)
-        self.publisher = Publisher(self.log, self.origin, self.memory, clock=self.clock, **(publisher or {}))
+        self.trees.share_models()
+        self.publisher = Publisher(
+            self.log,
+            self.origin,
+            self.memory,
+            take_updates=self.trees.take_model_updates,
+            clock=self.clock,
+            **(publisher or {}),
+        )
         for tenant in joined:  # as if the learner had begun to follow it
             self.publisher.enter_epoch(tenant, self.log.epoch(tenant))
         self.keeper = SnapshotKeeper(

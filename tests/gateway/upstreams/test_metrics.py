@@ -131,8 +131,9 @@ def test_an_engine_in_this_process_has_none() -> None:
 
 
 def test_every_figure_of_a_corpus_has_a_metric() -> None:
-    learner = LearnerFigures(5, 50, 1.5, 1, 2, 3, 4, 6, 0.25)
-    figures = CorpusFigures(PublisherFigures(7, 8, 9, 10, 11, 12, None), learner, 13, 14, 15).describe()
+    learner = LearnerFigures(5, 50, 16, 1.5, 1, 2, 3, 4, 6, 0.25)
+    publisher = PublisherFigures(7, 8, 9, 10, 11, 17, 18, 12, None)
+    figures = CorpusFigures(publisher, learner, 13, 14, 15).describe()
     assert {key for _, key, _ in (*CORPUS_COUNTERS, *CORPUS_GAUGES)} == figures.keys()
     families = list(corpus_metrics({"a": figures, "b": {"lag_s": 9.0}}))
     samples = {(one.name, one.labels["upstream"]): one.value for all_ in families for one in all_.samples}

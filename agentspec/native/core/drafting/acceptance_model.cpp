@@ -1,6 +1,7 @@
 #include "core/drafting/acceptance_model.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -23,6 +24,8 @@ constexpr int kPriorCount = 20;               // the same with the prior
 constexpr float kPriorLearned = 200;          // outcomes that the weights of the prior are worth
 constexpr float kMostLearned = 1e6f;          // outcomes that are counted
 constexpr float kMostWeight = 1e6f;           // beyond the reach of learning
+constexpr float kLeastTold = 8;               // outcomes of weights that other engines are told of
+constexpr float kMostOwn = 1000;              // outcomes that weights are worth when others' join them
 
 }  // namespace
 
@@ -175,6 +178,55 @@ void AcceptanceModel::adapt(const Evidence& evidence, bool is_accepted) {
   for (std::size_t i = 0; i < Evidence::kNumHashed; ++i) {
     const std::uint16_t place = evidence.cells[Evidence::kFirstHashed + i];
     if (place != Evidence::kNothing) hashed_[place] = hashed_[place].learned(evidence.tags[i], is_accepted);
+  }
+}
+
+// ---- other engines' models ----------------------------------------------------------------------------
+
+auto& AcceptanceModel::weights_of(auto& model, std::size_t set) {
+  return set < model.by_trees_.size() ? model.by_trees_[set] : model.by_kind_[set - model.by_trees_.size()];
+}
+
+ModelUpdate AcceptanceModel::tell(AcceptanceModel& told) const {
+  ModelUpdate update;
+  const auto add_changed = [](const auto& cells, const auto& before, auto& changed) {
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const auto raw = [](const auto& cell) { return std::bit_cast<std::uint16_t>(cell); };
+      if (raw(cells[i]) == raw(before[i])) continue;  // most of them
+      const auto cell = cells[i].since(before[i]);
+      if (cell.count > 0) changed.push_back({static_cast<std::uint16_t>(i), cell});
+    }
+  };
+  add_changed(contexts_, told.contexts_, update.contexts);
+  add_changed(hashed_, told.hashed_, update.hashed);
+  for (std::size_t set = 0; set < by_trees_.size() + by_kind_.size(); ++set) {
+    const Weights &now = weights_of(*this, set), &before = weights_of(told, set);
+    if (now.num_learned - before.num_learned < kLeastTold) continue;
+    ModelUpdate::Weights& one = update.weights.emplace_back();
+    one.set = static_cast<std::uint8_t>(set);
+    one.num_learned = static_cast<std::uint32_t>(now.num_learned - before.num_learned);
+    for (std::size_t i = 0; i < one.of.size(); ++i) {
+      const float units = std::clamp(now.of[i] * ModelUpdate::kWeightUnits, -32767.0f, 32767.0f);
+      one.of[i] = static_cast<std::int16_t>(std::lround(units));
+    }
+  }
+  for (const auto& one : update.weights) weights_of(told, one.set) = weights_of(*this, one.set);
+  told.contexts_ = contexts_;
+  told.hashed_ = hashed_;
+  return update;
+}
+
+void AcceptanceModel::merge(const ModelUpdate& update) {
+  for (const auto& [place, cell] : update.contexts) contexts_[place] = contexts_[place].merged(cell);
+  for (const auto& [place, cell] : update.hashed) hashed_[place] = hashed_[place].merged(cell);
+  for (const ModelUpdate::Weights& other : update.weights) {
+    Weights& mine = weights_of(*this, other.set);
+    const auto num_other = static_cast<float>(other.num_learned);
+    const float part = num_other / (std::min(mine.num_learned, kMostOwn) + std::max(num_other, 1.0f));
+    for (std::size_t i = 0; i < other.of.size(); ++i) {
+      mine.of[i] += part * (other.of[i] / ModelUpdate::kWeightUnits - mine.of[i]);
+    }
+    mine.num_learned = std::min(mine.num_learned + num_other, kMostLearned);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/drafting/cells.hpp"
 #include "core/drafting/evidence.hpp"
+#include "core/drafting/model_update.hpp"
 
 namespace agentspec {
 
@@ -34,6 +35,14 @@ class AcceptanceModel {
   /// Learns whether the token was accepted, or another one instead. O(inputs).
   void learn(const Evidence& evidence, bool is_accepted);
 
+  /// Returns what it has learned beyond `told`, which then knows it, too. A set of weights with few outcomes
+  /// waits for more. The calibration is left out: it gains nothing. O(size). Throws std::bad_alloc,
+  /// unchanged.
+  ModelUpdate tell(AcceptanceModel& told) const;
+  /// Learns from another model. Each number becomes the mean of both, by the outcomes behind it. So any
+  /// update, sent once or often, leaves it between the two. O(update). Throws nothing.
+  void merge(const ModelUpdate& update);
+
  private:
   static constexpr std::size_t kNumDepths = 8;
   static constexpr std::size_t kNumSteps = 33;  // of the final calibration, which interpolates between them
@@ -57,6 +66,7 @@ class AcceptanceModel {
   explicit AcceptanceModel(Blank);
   static const AcceptanceModel& of_prior();
   bool is_sound() const;
+  static auto& weights_of(auto& model, std::size_t set);
   Inputs inputs(const Evidence& evidence) const;
   Mixture mix(const Evidence& evidence, const Inputs& inputs) const;
   void adapt(const Evidence& evidence, bool is_accepted);

@@ -18,7 +18,7 @@ struct ScoredToken {
 
 /// Trains the model on `tokens`, which followed the text: at each place that was reached, which candidate was
 /// right. O(candidates of these places).
-void learn_from(std::span<const ScoredToken> scored, std::span<const std::int32_t> tokens,
-                AcceptanceModel& model);
+std::size_t learn_from(std::span<const ScoredToken> scored, std::span<const std::int32_t> tokens,
+                       AcceptanceModel& model);
 
 }  // namespace agentspec

@@ -52,14 +52,14 @@ void MemoryBudget::remove(Request& request) noexcept {
   requests_.pop_back();
 }
 
-void MemoryBudget::add_model(GroupId group) noexcept {
+void MemoryBudget::add_model(const Model& model) noexcept {
   std::size_t held = 0;
-  account(held, sizeof(Model), touch(group));
+  account(held, model.num_copies() * sizeof(Model), touch(model.group));
 }
 
-void MemoryBudget::remove_model(GroupId group) noexcept {
-  std::size_t held = sizeof(Model);
-  account(held, 0, groups_[group]);
+void MemoryBudget::remove_model(const Model& model) noexcept {
+  std::size_t held = model.num_copies() * sizeof(Model);
+  account(held, 0, groups_[model.group]);
 }
 
 // ---- counts -------------------------------------------------------------------------------------------

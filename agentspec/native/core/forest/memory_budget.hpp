@@ -31,8 +31,8 @@ class MemoryBudget {
   /// Adds a request with `bytes` of its own. Throws std::bad_alloc, unchanged.
   void add(Request& request, std::size_t bytes);
   void remove(Request& request) noexcept;
-  void add_model(GroupId group) noexcept;
-  void remove_model(GroupId group) noexcept;
+  void add_model(const Model& model) noexcept;
+  void remove_model(const Model& model) noexcept;
 
   /// Counts an index after a change, in which `num_added` tokens were appended. O(log indices).
   void account(Shared& shared, std::size_t num_added = 0) noexcept;

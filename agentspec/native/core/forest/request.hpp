@@ -1,6 +1,7 @@
 // A live request: its own index, and its places in the shared ones.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -63,8 +64,18 @@ struct Model {
 
   AcceptanceModel acceptance;
   GroupId group;
-  std::size_t task = 0;  // its place among the models of the current batch
+  std::unique_ptr<AcceptanceModel> told;  // what other engines know of it; nullptr: it is not shared
+  std::uint64_t num_told = 0;             // outcomes of all updates, other engines' included
+  std::uint64_t num_new = 0;              // outcomes since the last update
+  std::size_t task = 0;                   // its place among the models of the current batch
   std::uint64_t batch = 0;
+
+  static constexpr std::uint64_t kLeastNew = 200, kMostNew = 16'384;
+  /// True if it has learned a tenth more than all engines knew, within limits: updates become rare.
+  bool has_update() const {
+    return told != nullptr && num_new >= std::clamp(num_told / 10, kLeastNew, kMostNew);
+  }
+  std::size_t num_copies() const { return told == nullptr ? 1 : 2; }
 };
 
 /// A request's use of a shared index.
@@ -110,6 +121,7 @@ struct Request {
   std::size_t place = 0;                     // among the requests of the memory budget
   std::uint64_t batch = 0;                   // last batch that named this request
   std::shared_ptr<Model> model;              // nullptr: the paper's rule drafts
+  bool is_private = false;                   // what shared models learn from it, other engines would know
   std::vector<ScoredToken> scored;           // for its last draft, with an unknown outcome
   std::vector<ScoredToken> pending_outcome;  // for the draft before, not yet learned by the model
   std::size_t scored_bytes = 0;              // bytes of both, as counted in group and total

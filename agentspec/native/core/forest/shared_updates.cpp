@@ -80,7 +80,10 @@ void SharedUpdates::append_batch(IndexUpdate& growing, const BatchUpdate& update
 
 void SharedUpdates::train(const ModelUpdate& learning, const RequestBatch& batch, const BatchUpdate& update) {
   for (const std::size_t i : learning.learners) {
-    learn_from(batch[i]->pending_outcome, update.tokens_of(i), learning.model->acceptance);
+    Model& model = *learning.model;
+    if (model.told == nullptr || !batch[i]->is_private) {
+      model.num_new += learn_from(batch[i]->pending_outcome, update.tokens_of(i), model.acceptance);
+    }
     batch[i]->pending_outcome.clear();
   }
 }

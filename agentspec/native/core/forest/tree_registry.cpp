@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/tokens.hpp"
@@ -84,15 +85,59 @@ const std::shared_ptr<Shared>& TreeRegistry::held_index(IndexId id) const {
 
 ModelId TreeRegistry::create_model(GroupId group, const AcceptanceModel& learned) {
   budget_.check_group(group);
-  models_.emplace(next_model_, std::make_shared<Model>(group, learned));
-  budget_.add_model(group);
+  auto model = std::make_shared<Model>(group, learned);
+  if (shares_models_) model->told = std::make_unique<AcceptanceModel>(learned);
+  models_.emplace(next_model_, model);
+  budget_.add_model(*model);
   budget_.balance();
   return next_model_++;
 }
 
 void TreeRegistry::drop_model(ModelId id) {
-  budget_.remove_model(held_model(id)->group);
+  budget_.remove_model(*held_model(id));
   models_.erase(id);
+}
+
+void TreeRegistry::share_models() {
+  if (shares_models_) return;
+  std::vector<std::unique_ptr<AcceptanceModel>> copies;
+  for (const auto& [id, model] : models_)
+    copies.push_back(std::make_unique<AcceptanceModel>(model->acceptance));
+  shares_models_ = true;
+  auto copy = copies.begin();
+  for (const auto& [id, model] : models_) {
+    budget_.remove_model(*model);
+    model->told = std::move(*copy++);
+    budget_.add_model(*model);
+  }
+  budget_.balance();
+}
+
+std::vector<ModelId> TreeRegistry::models_with_updates() const {
+  std::vector<ModelId> ids;
+  for (const auto& [id, model] : models_) {
+    if (model->has_update()) ids.push_back(id);
+  }
+  std::ranges::sort(ids);
+  return ids;
+}
+
+ModelUpdate TreeRegistry::take_update(ModelId id) {
+  Model& model = *held_model(id);
+  if (model.told == nullptr) return {};
+  ModelUpdate update = model.acceptance.tell(*model.told);
+  const std::uint64_t num_outcomes = std::exchange(model.num_new, 0);
+  model.num_told += num_outcomes;
+  update.num_outcomes = static_cast<std::uint32_t>(std::min<std::uint64_t>(num_outcomes, UINT32_MAX));
+  return update;
+}
+
+void TreeRegistry::merge(ModelId id, const ModelUpdate& update) {
+  Model& model = *held_model(id);
+  model.acceptance.merge(update);
+  if (model.told == nullptr) return;
+  model.told->merge(update);
+  model.num_told += update.num_outcomes;
 }
 
 const std::shared_ptr<Model>& TreeRegistry::held_model(ModelId id) const {
@@ -127,6 +172,7 @@ void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<cons
 
 void TreeRegistry::connect(Request& request, std::span<const SharedSource> sources, bool learn,
                            Origin origin) {
+  request.is_private = !learn;
   for (const SharedSource& source : sources) {
     const auto found = indices_.find(source.index);
     if (found == indices_.end()) continue;
@@ -218,7 +264,7 @@ void TreeRegistry::check_integrity() const {
     }
     bytes[live->group] += live->bytes + live->scored_bytes;
   }
-  for (const auto& [id, model] : models_) bytes[model->group] += sizeof(Model);
+  for (const auto& [id, model] : models_) bytes[model->group] += model->num_copies() * sizeof(Model);
   budget_.check_totals(bytes);
 }
 

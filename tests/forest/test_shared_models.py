@@ -1,0 +1,168 @@
+"""Acceptance models that learn from those of other engines."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentspec import DraftConfig, Forest, ForestConfig, StageKey
+from agentspec._native import MODEL_BYTES
+from agentspec.errors import ConfigError
+
+PLAN = StageKey("acme", ("plan",))
+LEARNED = DraftConfig(rule="learned")
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def sharing(config: ForestConfig | None = None) -> Forest:
+    forest = Forest(config)
+    forest.share_models()
+    return forest
+
+
+def teach(forest: Forest, num_steps: int = 300, *, is_right: bool = False, learn: bool = True) -> None:
+    """Run a request whose own text drafts 3 after 1 2."""
+    forest.start("taught", PLAN, ids(1, 2, 3), draft=LEARNED, learn=learn)
+    for i in range(num_steps):
+        forest.step([("taught", ids(1, 2))])
+        forest.observe("taught", ids(3 if is_right else 50 + i))
+    forest.finish("taught", learn=False)
+
+
+def score(forest: Forest, stage: StageKey = PLAN) -> float:
+    forest.start("score", stage, ids(1, 2, 3, 1, 2), draft=LEARNED)
+    found = forest.draft("score").score
+    forest.finish("score", learn=False)
+    return found
+
+
+def one_update(forest: Forest) -> bytes:
+    ((stage, update),) = forest.take_model_updates()
+    assert stage == PLAN
+    return update
+
+
+@pytest.fixture(scope="module")
+def update() -> bytes:
+    """What a model learned whose drafts were wrong."""
+    forest = sharing()
+    teach(forest)
+    return one_update(forest)
+
+
+def test_an_update_teaches_another_engine_what_it_teaches_no_other_stage(update):
+    forest, before = sharing(), score(Forest())
+    forest.merge_model(PLAN, update)
+    assert score(forest) < 0.9 * before
+    assert score(forest, StageKey("acme", ("other",))) == before
+    assert score(forest, StageKey("globex", PLAN.path)) == before
+    forest.check_integrity()
+
+
+def test_there_is_an_update_once_enough_was_learned_and_then_rarely():
+    forest = sharing()
+    teach(forest, 50, is_right=True)  # one outcome each, or more
+    assert forest.take_model_updates() == []
+    teach(forest, 2000, is_right=True)
+    assert len(one_update(forest)) > 100
+    assert forest.take_model_updates() == []
+    teach(forest, 150, is_right=True)  # 200 outcomes were enough at first; now it is a tenth of all before
+    assert forest.take_model_updates() == []
+    teach(forest, 150, is_right=True)
+    assert len(one_update(forest)) > 100
+
+
+def test_what_others_taught_is_not_told_again(update):
+    forest = sharing()
+    score(forest)
+    forest.merge_model(PLAN, update)
+    assert forest.take_model_updates() == []
+    teach(forest, 2000, is_right=True)
+    own = one_update(forest)
+    assert len(own) < len(update) / 4  # nothing of the wrong drafts
+    told = sharing()
+    told.merge_model(PLAN, own)
+    assert score(told) > score(sharing())
+
+
+def test_a_model_stays_between_its_own_and_those_it_learns_from(update):
+    """However often an update comes, the estimate does not go beyond the other model's."""
+    taught = sharing()
+    teach(taught)
+    forest = sharing()
+    for _ in range(200):
+        forest.merge_model(PLAN, update)
+    assert score(taught) - 0.02 <= score(forest) < score(sharing())
+
+
+def test_without_sharing_there_are_no_updates_but_they_can_be_learned(update):
+    forest = Forest()
+    teach(forest, is_right=True)
+    assert forest.take_model_updates() == []
+    before = score(forest)
+    forest.merge_model(PLAN, update)
+    assert score(forest) != before
+    forest.check_integrity()
+
+
+def test_requests_that_do_not_learn_train_no_shared_model():
+    forest = sharing()
+    teach(forest, learn=False)
+    assert forest.take_model_updates() == []
+    assert score(forest) == score(Forest())
+    own = Forest()
+    teach(own, learn=False)
+    assert score(own) < score(Forest())
+
+
+def test_shared_models_take_twice_the_memory_and_no_more_than_a_budget_allows(update):
+    forest, plain = sharing(), Forest()
+    for one in (forest, plain):
+        score(one)
+    assert forest.memory_bytes() - plain.memory_bytes() == MODEL_BYTES
+    late = Forest()
+    score(late)
+    late.share_models()
+    late.share_models()
+    assert late.memory_bytes() == forest.memory_bytes()
+    small = sharing(ForestConfig(tenant_limit_bytes=16 * 2 * MODEL_BYTES))
+    for number in range(5):
+        small.merge_model(StageKey("acme", (f"s{number}",)), update)
+    assert small.memory_bytes() < 2 * 2 * MODEL_BYTES + 10_000
+    for one in (forest, plain, late, small):
+        one.check_integrity()
+
+
+@pytest.mark.parametrize("number", [0, 1, 3, 4, 5, 50, -1])
+def test_an_update_that_is_cut_off_changes_nothing(update, number):
+    forest = sharing()
+    forest.merge_model(PLAN, update)
+    before = forest.model_states()
+    with pytest.raises(ConfigError, match="update of a model"):
+        forest.merge_model(PLAN, update[:number])
+    with pytest.raises(ConfigError, match="update of a model"):
+        forest.merge_model(PLAN, update + b"\0")
+    assert forest.model_states() == before
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_hostile_updates_are_refused_or_leave_a_sound_model(update, data):
+    hostile = bytearray(update)
+    for _ in range(data.draw(st.integers(1, 8))):
+        hostile[data.draw(st.integers(0, len(hostile) - 1))] = data.draw(st.integers(0, 255))
+    if data.draw(st.booleans()):
+        hostile = bytearray(data.draw(st.binary(max_size=200)))
+    forest = sharing()
+    with suppress(ConfigError):
+        forest.merge_model(PLAN, bytes(hostile))
+    for state in forest.model_states():
+        Forest(prior=state)  # raises if it holds a number that no model learns
+    assert 0 <= score(forest) < 100
