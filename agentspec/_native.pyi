@@ -123,6 +123,7 @@ class ForestCore:
         in_background: bool = False,
         model: int | None = None,
         origin: int = 0,
+        is_personal: bool = False,
     ) -> None: ...
     def wait(self, request: int) -> None: ...
     def step(

@@ -33,8 +33,12 @@ class Proposer(Protocol):
         prediction_ids: Tokens | None = None,
         draft: DraftConfig = ...,
         learn: bool = True,
+        is_personal: bool = False,
     ) -> None:
-        """Admit a request. ``learn=False``: its output joins no tree that outlives it."""
+        """Admit a request. ``learn=False``: its output joins no tree that outlives it.
+
+        ``is_personal``: its output may hold a person's data. Models that engines share learn nothing of it.
+        """
 
     def step(
         self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0

@@ -45,6 +45,9 @@ class SharedTrees(FollowingTrees, Protocol):
     def merge_model(self, stage: StageKey, update: bytes) -> None:
         """Add to a stage's model what another engine's has learned. Raises ConfigError if it is damaged."""
 
+    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
+        """Forget the models of a stage and of all stages below it."""
+
     def evict_tenant(self, tenant: str) -> None:
         """Empty all shared trees of a tenant."""
 
@@ -127,8 +130,13 @@ class TreeUpdates:
             self._share.pause()
         self._memory.forget(tenant, digests)
 
+    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
+        """Forget what the models of a stage, and of all stages below it, have learned."""
+        self._trees.forget_models(tenant, path)
+
     def evict_tenant(self, tenant: str) -> None:
-        """Empty the trees of a tenant, and forget what they held."""
+        """Empty the trees of a tenant, and forget what they and its models held."""
         self.followed.drop_tenant(tenant)
+        self._trees.forget_models(tenant, ())
         self._trees.evict_tenant(tenant)
         self._memory.forget_tenant(tenant)

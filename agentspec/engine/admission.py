@@ -198,6 +198,7 @@ class Admission:
                     prediction_ids=prediction_ids,
                     draft=choice.draft,
                     learn=tags.learn,
+                    is_personal=tags.subject != b"",
                 )
                 started.append(choice)
         except DuplicateRequestError as error:

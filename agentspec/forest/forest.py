@@ -147,6 +147,7 @@ class Forest:
         learn: bool = True,
         wait: bool = True,
         origin: Origin = Origin.LOCAL,
+        is_personal: bool = False,
     ) -> None:
         """Admit a request and index its prompt; O(prompt tokens), concurrently with other calls.
 
@@ -163,6 +164,8 @@ class Forest:
                 index is ready, only the shared trees draft. The step at which the index takes part is not
                 deterministic. All else is reproducible.
             origin: where its output is written.
+            is_personal: its output may hold a person's data. Models that are shared with other engines learn
+                nothing from it, nor from requests that do not learn.
 
         Raises:
             DuplicateRequestError: a live request has this id.
@@ -192,6 +195,7 @@ class Forest:
                 not wait,
                 trees.model,
                 origin,
+                is_personal,
             )
         except BaseException:
             self._dismiss(request_id)
@@ -358,7 +362,7 @@ class Forest:
     def share_models(self) -> None:
         """From now on, what the stages' acceptance models learn can be taken for other engines.
 
-        Each takes twice the memory. Requests that do not learn train no model any more.
+        Each takes twice the memory. Requests that are personal, or do not learn, train no model any more.
         """
         self._trees.share_models()
 
@@ -390,6 +394,13 @@ class Forest:
         if model is not None:
             with contextlib.suppress(UnknownRequestError):
                 self._core.merge_model(model, update)
+
+    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
+        """Forget what the models of a stage, and of all stages below it, have learned. ``()`` means all.
+
+        Live requests keep their model until they end.
+        """
+        self._trees.drop_models(tenant, path)
 
     def evict(self, stage: StageKey) -> None:
         """Forget everything that this stage's own tree has learned. Parents and tenant keep theirs.

@@ -166,6 +166,12 @@ class TreeRegistry:
             limit = self._config.session_limit_bytes
             self._sessions.empty(name, lambda: self._core.create_index(tenant.group, limit))
 
+    def drop_models(self, tenant: str, path: Path) -> None:
+        """Drop the models of a stage and of all stages below it. Live requests keep them."""
+        with self._lock:
+            for name in [one for one in self._models if one[0] == tenant and one[1][: len(path)] == path]:
+                self._core.drop_model(self._models.pop(name))
+
     def holders(self, stage: StageKey) -> list[int]:
         """Return the trees that may hold an output of the stage, those of the tenant's sessions included."""
         with self._lock:

@@ -252,6 +252,7 @@ class ForestDrafter:
             draft=tags.draft(self._draft_config),
             learn=tags.learn,
             wait=wait,
+            is_personal=tags.subject != b"",
         )
         return self.forest.number(live.name)
 

@@ -74,6 +74,33 @@ def test_while_the_store_is_away_models_keep_what_they_learn(store):
     assert updates_in(here) == [b"x", b"y"]
 
 
+def test_an_erasure_of_a_stage_or_tenant_forgets_its_models_everywhere(store):
+    here, there = Replica(store, "a"), Replica(store, "b")
+    other = StageKey("acme", ("other",))
+    send(here, (PLAN, b"x"), (StageKey("acme", ("plan", "a")), b"y"), (other, b"z"))
+    there.learn()
+    assert len(there.trees.merged) == 3
+    here.forget_stage("plan")
+    there.sync()
+    assert there.trees.merged == [(other, b"z")]
+    here.forget_tenant("acme")
+    there.sync()
+    assert there.trees.merged == []
+
+
+def test_an_update_of_a_stage_that_was_erased_meanwhile_is_erased_everywhere(store):
+    """Its engine sends it before it reads of the erasure, so the erasure is repeated."""
+    here, there = Replica(store, "a"), Replica(store, "b")
+    there.forget_stage("plan")
+    send(here, (PLAN, b"x"))
+    there.learn()
+    assert there.trees.merged == [(PLAN, b"x")]
+    for _ in range(3):
+        for replica in (here, there):
+            replica.sync()
+    assert there.trees.merged == []
+
+
 def test_snapshots_hold_no_updates(store):
     here = Replica(store)
     here.finish(output([1]))

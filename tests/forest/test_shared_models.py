@@ -27,9 +27,9 @@ def sharing(config: ForestConfig | None = None) -> Forest:
     return forest
 
 
-def teach(forest: Forest, num_steps: int = 300, *, is_right: bool = False, learn: bool = True) -> None:
+def teach(forest: Forest, num_steps: int = 300, *, is_right: bool = False, **how: bool) -> None:
     """Run a request whose own text drafts 3 after 1 2."""
-    forest.start("taught", PLAN, ids(1, 2, 3), draft=LEARNED, learn=learn)
+    forest.start("taught", PLAN, ids(1, 2, 3), draft=LEARNED, **how)
     for i in range(num_steps):
         forest.step([("taught", ids(1, 2))])
         forest.observe("taught", ids(3 if is_right else 50 + i))
@@ -112,14 +112,28 @@ def test_without_sharing_there_are_no_updates_but_they_can_be_learned(update):
     forest.check_integrity()
 
 
-def test_requests_that_do_not_learn_train_no_shared_model():
+@pytest.mark.parametrize("how", [{"learn": False}, {"is_personal": True}])
+def test_requests_that_do_not_learn_or_are_personal_train_no_shared_model(how):
     forest = sharing()
-    teach(forest, learn=False)
+    teach(forest, **how)
     assert forest.take_model_updates() == []
     assert score(forest) == score(Forest())
     own = Forest()
-    teach(own, learn=False)
+    teach(own, **how)
     assert score(own) < score(Forest())
+
+
+def test_models_of_a_stage_and_all_below_it_are_forgotten(update):
+    forest, before = sharing(), score(Forest())
+    stages = [StageKey("acme", path) for path in (("plan",), ("plan", "a"), ("planner",))]
+    stages.append(StageKey("globex", ("plan",)))
+    for stage in stages:
+        forest.merge_model(stage, update)
+    forest.forget_models("acme", ("plan",))
+    assert [score(forest, stage) == before for stage in stages] == [True, True, False, False]
+    forest.forget_models("acme", ())
+    assert [score(forest, stage) == before for stage in stages] == [True, True, True, False]
+    forest.check_integrity()
 
 
 def test_shared_models_take_twice_the_memory_and_no_more_than_a_budget_allows(update):

@@ -101,6 +101,7 @@ class HybridDrafter:
         prediction_ids: Tokens | None = None,
         draft: DraftConfig | None = None,
         learn: bool = True,
+        is_personal: bool = False,
     ) -> None:
         """Admit a request. Raises as the trees do, and admits nothing then."""
         draft = draft or DraftConfig()
@@ -112,6 +113,7 @@ class HybridDrafter:
             prediction_ids=prediction_ids,
             draft=draft,
             learn=learn,
+            is_personal=is_personal,
         )
         try:
             has_model = not draft.is_off and (self._threshold is not None or self._use.wants(stage))

@@ -66,6 +66,7 @@ class Lookahead:
         prediction_ids: Tokens | None = None,
         draft: DraftConfig | None = None,
         learn: bool = True,
+        is_personal: bool = False,
     ) -> None:
         """Admit a request. Its window begins with tokens of the prompt, and the pool with its n-grams.
 

@@ -168,6 +168,7 @@ class ModelDrafter:
         prediction_ids: Tokens | None = None,
         draft: DraftConfig | None = None,
         learn: bool = True,
+        is_personal: bool = False,
     ) -> None:
         """Admit a request. Raises DuplicateRequestError if a live one has this id."""
         shift = int(bool(self.hidden_layers))

@@ -60,6 +60,7 @@ class TokenRecycler:
         prediction_ids: Tokens | None = None,
         draft: DraftConfig | None = None,
         learn: bool = True,
+        is_personal: bool = False,
     ) -> None:
         """Admit a request. Its prompt alone gives no candidates.
 

@@ -40,6 +40,7 @@ class LiveDrafter:
         prediction_ids: Tokens | None = None,
         draft: DraftConfig | None = None,
         learn: bool = True,
+        is_personal: bool = False,
     ) -> None:
         """Admit a request. One without a session is a session of its own.
 

@@ -95,6 +95,10 @@ class NotedTrees:
             raise ConfigError("it is damaged")
         self.merged.append((stage, update))
 
+    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
+        kept = [one for one in self.merged if one[0].tenant != tenant or one[0].path[: len(path)] != path]
+        self.merged = kept
+
     def evict_tenant(self, tenant: str) -> None:
         self.evicted.append(tenant)
         self.held = Counter({key: uses for key, uses in self.held.items() if key[0] != tenant})

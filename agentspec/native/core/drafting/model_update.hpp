@@ -12,8 +12,8 @@
 
 namespace agentspec {
 
-/// The parts of a model that have changed, each with the outcomes that changed it. Holds no text: a hashed
-/// cell is a share, and five bits of a hash.
+/// The parts of a model that have changed, each with the outcomes that changed it. Holds no text, but hashes:
+/// 19 bits of single tokens, and of pairs, that were drafted.
 struct ModelUpdate {
   static constexpr float kWeightUnits = 1000;
   static constexpr std::size_t kNumWeights = Evidence::kNumInputs + 1;  // the last one is of the bias

@@ -121,7 +121,7 @@ struct Request {
   std::size_t place = 0;                     // among the requests of the memory budget
   std::uint64_t batch = 0;                   // last batch that named this request
   std::shared_ptr<Model> model;              // nullptr: the paper's rule drafts
-  bool is_private = false;                   // what shared models learn from it, other engines would know
+  bool is_private = false;                   // models that are shared learn nothing from it
   std::vector<ScoredToken> scored;           // for its last draft, with an unknown outcome
   std::vector<ScoredToken> pending_outcome;  // for the draft before, not yet learned by the model
   std::size_t scored_bytes = 0;              // bytes of both, as counted in group and total

@@ -172,7 +172,6 @@ void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<cons
 
 void TreeRegistry::connect(Request& request, std::span<const SharedSource> sources, bool learn,
                            Origin origin) {
-  request.is_private = !learn;
   for (const SharedSource& source : sources) {
     const auto found = indices_.find(source.index);
     if (found == indices_.end()) continue;
