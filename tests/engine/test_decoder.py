@@ -673,6 +673,16 @@ def test_outputs_that_were_learned_are_shared(make: Any) -> None:
         assert sharing.sessions == ["run"]
 
 
+@pytest.mark.parametrize("subject", [b"", b"ann"])
+def test_the_proposer_knows_which_outputs_are_personal(make: Any, subject: bytes) -> None:
+    proposer = RecordingProposer()
+    engine = make(proposer)
+    engine.submit(request("r", [5, 6, 7], subject=subject))
+    engine.run()
+    (settings,) = proposer.settings.values()
+    assert settings["is_personal"] == bool(subject)
+
+
 def test_other_engines_see_an_output_while_it_is_written(make: Any) -> None:
     engine, sharing = make(RecordingProposer()), Sharing()
     engine.decoder.sharing = sharing

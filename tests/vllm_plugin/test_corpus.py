@@ -122,6 +122,17 @@ def test_the_corpus_gets_what_the_trees_learned(start, published):
     assert [num_shared[0], *num_shared[2:]] == [0, 0, 0]
 
 
+def test_a_shared_model_learns_nothing_of_a_person(start):
+    with start() as (engine, drafter):
+        for number in range(3):
+            run(engine, f"r{number}", subject=subject_hash("acme", "ann").hex())
+        before = set(drafter.forest.model_states())
+        for number in range(3, 6):
+            run(engine, f"r{number}")
+        assert len(before) == 1  # the prior
+        assert set(drafter.forest.model_states()) != before
+
+
 def test_an_output_that_was_broken_off_is_shared_as_far_as_it_was_learned(start, published):
     with start() as (engine, drafter):
         engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
