@@ -304,6 +304,7 @@ class EngineSettings(_Group):
     Attributes:
         corpus: place of shared outputs; its URL may hold a password.
         corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
+        corpus_stages: how far the outputs of a stage, and of all below it, travel (default: fleet).
         arguments: vLLM's own options, as on its command line.
     """
 
@@ -322,6 +323,7 @@ class EngineSettings(_Group):
     save_every_s: float | None = Field(default=None, gt=0)
     corpus: str | None = Field(default=None, repr=False)
     corpus_snapshots: str | None = Field(default=None, repr=False)
+    corpus_stages: dict[str, Literal["none", "host", "fleet"]] | None = None
     draft: Literal["chain", "tree", "off"] | None = None
     draft_model: str | None = Field(default=None, min_length=1)
     hybrid_threshold: float | None = Field(default=None, ge=0, allow_inf_nan=False)

@@ -52,6 +52,17 @@ def price(text: str) -> float:
     return value
 
 
+def reaches(text: str) -> dict[str, str]:
+    """Parse stages with how far their outputs travel, as ``a=none,b/c=host``."""
+    found = {}
+    for part in text.split(","):
+        stage, _, reach = part.rpartition("=")
+        if not stage.strip() or reach.strip() not in ("none", "host", "fleet"):
+            raise argparse.ArgumentTypeError(f"STAGE=none, STAGE=host or STAGE=fleet, not {part!r}")
+        found[stage.strip()] = reach.strip()
+    return found
+
+
 def amount(text: str) -> float:
     """Parse a number, at least 0."""
     value = number(text)

@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentspec.config import MIB, check_int, check_positive
@@ -18,6 +18,7 @@ from agentspec.corpus.learner import Learner, LearnerFigures
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
 from agentspec.corpus.publisher import Publisher, PublisherFigures
+from agentspec.corpus.reach import sharing_of
 from agentspec.corpus.store import (
     CorpusStore,
     check_location,
@@ -128,6 +129,7 @@ class Corpus:
         trees: what learns.
         keys: the tenants' data keys; None = nothing is encrypted.
         config: limits.
+        is_shared: says if other engines get the outputs of a stage, by its path.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Corpus:
         *,
         keys: KeyRing | None = None,
         config: CorpusConfig | None = None,
+        is_shared: Callable[[tuple[str, ...]], bool] = lambda path: True,
     ) -> None:
         config = config or CorpusConfig()
         self.origin = os.urandom(ORIGIN_BYTES)
@@ -152,6 +155,7 @@ class Corpus:
             self._memory,
             queue_bytes=config.queue_bytes,
             take_updates=trees.take_model_updates,
+            is_shared=is_shared,
         )
         self._put = self._publisher.put  # on the path of an answer: without a call in between
         self._numbers = itertools.count()  # of outputs that are being written
@@ -315,6 +319,7 @@ def open_corpus(
     trees: SharedTrees,
     config: CorpusConfig | None = None,
     snapshots: str | None = None,
+    stages: Mapping[tuple[str, ...], str] | None = None,
 ) -> Corpus:
     """Return the corpus at a place, not started. ``$AGENTSPEC_CORPUS_KEY``, an operator's key, encrypts it.
 
@@ -325,6 +330,7 @@ def open_corpus(
         trees: what learns.
         config: limits.
         snapshots: as in :func:`open_store`.
+        stages: how far each stage's outputs travel (:func:`agentspec.corpus.reach.reaches`).
 
     Raises:
         ConfigError: as :func:`check_corpus`.
@@ -341,4 +347,6 @@ def open_corpus(
             " and ".join(map(without_password, remote)),
             KEY_VARIABLE,
         )
-    return Corpus(store, vocabulary, vocab_size, trees, keys=keys, config=config)
+    is_on_host = not is_remote(location) and not is_remote(snapshots or "")
+    is_shared = sharing_of(stages or {}, is_on_host=is_on_host)
+    return Corpus(store, vocabulary, vocab_size, trees, keys=keys, config=config, is_shared=is_shared)

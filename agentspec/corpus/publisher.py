@@ -42,7 +42,7 @@ class PublisherFigures:
     Attributes:
         num_published: outputs sent whole.
         num_duplicates: outputs that are known already, sent as counts.
-        num_skipped: outputs that carry nothing new.
+        num_skipped: outputs that carry nothing new, or of stages that are not shared.
         num_dropped: outputs without room in the queue, or that could not be sent.
         num_bytes: bytes sent.
         num_updates: updates of models sent.
@@ -92,6 +92,7 @@ class Publisher:
         queue_bytes: most bytes of waiting outputs.
         counts_every_s: time over which repetitions are summed.
         take_updates: returns what the stages' models have learned since the last call.
+        is_shared: says if other engines get the outputs of a stage, by its path.
         clock: monotonic seconds.
 
     Attributes:
@@ -110,6 +111,7 @@ class Publisher:
         queue_bytes: int = QUEUE_BYTES,
         counts_every_s: float = COUNTS_EVERY_S,
         take_updates: Callable[[], Iterable[tuple[StageKey, bytes]]] = tuple,
+        is_shared: Callable[[tuple[str, ...]], bool] = lambda path: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = log
@@ -118,6 +120,7 @@ class Publisher:
         self._clock = clock
         self._gate = gate or NoveltyGate(memory)
         self._take_updates = take_updates
+        self._is_shared = is_shared
         self._updates_due_s = -math.inf
         self._queue_bytes = queue_bytes
         self._queue = OutputQueue(queue_bytes)
@@ -285,6 +288,9 @@ class Publisher:
 
     def _judge(self, finished: FinishedOutput, now_s: float) -> None:
         outbox = self._outboxes[finished.stage.tenant]
+        if not self._is_shared(finished.stage.path):
+            self._keep(finished)
+            return
         if finished.is_part:
             if outbox.epoch is not None:  # otherwise it would wait until it is of no use
                 outbox.add(finished.part)
@@ -303,6 +309,12 @@ class Publisher:
             was_followed = was_written and outbox.was_shown(finished.number)
             outbox.count(output, now_s, was_followed=was_followed)
 
+    def _keep(self, finished: FinishedOutput) -> None:
+        """Remember an output that stays here, so that an erasure finds it in the trees."""
+        if not finished.is_part:
+            self._memory.add(finished.output)
+            self._num[Novelty.SKIP] += 1
+
     def _add_updates(self) -> None:
         """Add what models have learned, of tenants with outputs: nothing else is followed."""
         now_s = self._clock()
@@ -310,7 +322,7 @@ class Publisher:
             return
         self._updates_due_s = now_s + UPDATES_EVERY_S
         for stage, update in self._take_updates():
-            if stage.tenant in self._outboxes:
+            if stage.tenant in self._outboxes and self._is_shared(stage.path):
                 self._outboxes[stage.tenant].add_update(ModelUpdate(stage.path, update))
 
     def _limit_unentered(self) -> None:

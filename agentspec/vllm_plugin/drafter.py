@@ -20,6 +20,7 @@ import numpy as np
 from agentspec.corpus.written import LEAST_PART, MOST_MORE
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
+from agentspec.stages import StageKey
 from agentspec.stats import StageStats, StageTable
 from agentspec.steps import StepMeter
 from agentspec.tags import Tags
@@ -123,13 +124,17 @@ class ForestDrafter:
         if self.settings.corpus is None:
             return
         from agentspec.corpus.corpus import open_corpus
+        from agentspec.corpus.reach import reaches
 
+        stages = reaches(self.settings.corpus_stages)
         self.corpus = open_corpus(
             self.settings.corpus,
             self.texts.vocabulary,
             self._vocab_size,
             self.forest,
             snapshots=self.settings.corpus_snapshots,
+            # the forest has another path for stages without a workflow
+            stages=stages | {adapted(StageKey("any", path), None).path: stages[path] for path in stages},
         )
         self.corpus.start()
 

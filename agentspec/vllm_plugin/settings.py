@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class PluginSettings:
     save_every_s: float = 300.0
     corpus: str | None = None
     corpus_snapshots: str | None = None
+    corpus_stages: Mapping[str, str] = field(default_factory=dict)
     draft_model_tokens: int = 4
     adaptive_verification: bool = False
     ragged_graphs: bool = False
@@ -84,8 +85,9 @@ class PluginSettings:
             self._check_folder(self.forest_folder)
         if self.corpus is not None:
             self._check_corpus(self.corpus, self.corpus_snapshots)
-        elif self.corpus_snapshots is not None:
-            raise ConfigError("corpus_snapshots is for nothing without corpus")
+        for name in ("corpus_snapshots", "corpus_stages"):
+            if getattr(self, name) and self.corpus is None:
+                raise ConfigError(f"{name} is for nothing without corpus")
         for name in ("strict_forest", "adaptive_verification", "ragged_graphs", "allow_untested_vllm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
@@ -150,7 +152,9 @@ class PluginSettings:
                     "hold outputs that were erased from it"
                 )
         from agentspec.corpus.corpus import check_corpus
+        from agentspec.corpus.reach import reaches
 
+        reaches(self.corpus_stages)
         check_corpus(location, snapshots)
 
     @staticmethod

@@ -195,6 +195,13 @@ def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
         help="keep the snapshots of the corpus in an object store: s3://BUCKET/PREFIX, gs://..., az://... or "
         "file:///FOLDER; credentials are in the environment (default: in the corpus)",
     )
+    group.add_argument(
+        "--corpus-stages",
+        type=option_types.reaches,
+        metavar="STAGE=none|host|fleet,...",
+        help="how far the outputs of a stage, and of all below it, travel: none = they stay in the engine, "
+        "host = a corpus in Redis does not get them (default: fleet)",
+    )
 
 
 def _add_torch_options(group: argparse._ArgumentGroup) -> None:

@@ -23,7 +23,7 @@ RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "draft_model", "rule", "price"),
     *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s"),
-    *("corpus", "corpus_snapshots"),
+    *("corpus", "corpus_snapshots", "corpus_stages"),
 )
 FOREST_FILE_OPTIONS = ("forest_file", "forest_folder", "strict_forest", "save_every_s")
 # options that each engine does not support
@@ -79,9 +79,10 @@ def choose_engine(options: ServeOptions, settings: Settings) -> EngineChoice:
 
 def _check_corpus(options: ServeOptions, settings: Settings) -> None:
     if settings.engine.corpus is None:
-        if settings.engine.corpus_snapshots is not None:
-            name, corpus = options.name_of("corpus_snapshots"), options.name_of("corpus")
-            raise ConfigError(f"{name} is for nothing without {corpus}")
+        for name in ("corpus_snapshots", "corpus_stages"):
+            if getattr(settings.engine, name):
+                corpus = options.name_of("corpus")
+                raise ConfigError(f"{options.name_of(name)} is for nothing without {corpus}")
         return
     for name in FOREST_FILE_OPTIONS:
         if is_given(getattr(settings.engine, name)):

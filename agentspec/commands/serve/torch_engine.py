@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,7 @@ class EmbeddedPlan:
         is_strict: True if an unusable file stops the start; otherwise it is moved aside.
         corpus: place of the outputs that engines share; None = they stay here.
         corpus_snapshots: URL of an object store for its snapshots; None = they are in the corpus.
+        corpus_stages: how far the outputs of stages travel, by name.
     """
 
     config: EngineConfig
@@ -59,6 +60,7 @@ class EmbeddedPlan:
     is_strict: bool
     corpus: str | None
     corpus_snapshots: str | None
+    corpus_stages: Mapping[str, str]
 
     @classmethod
     def of(cls, options: ServeOptions, engine: EngineSettings, *, is_replaying: bool = False) -> EmbeddedPlan:
@@ -94,8 +96,10 @@ class EmbeddedPlan:
             check_place(engine.forest_file)
         if engine.corpus is not None:
             from agentspec.corpus.corpus import check_corpus
+            from agentspec.corpus.reach import reaches
 
             check_corpus(engine.corpus, engine.corpus_snapshots)
+            reaches(engine.corpus_stages or {}, options.name_of("corpus_stages"))
         if engine.forest_folder is not None and not Path(engine.forest_folder).is_dir():
             folder = options.name_of("forest_folder")
             raise ConfigError(f"{folder} {engine.forest_folder!r}: there is no such folder")
@@ -109,6 +113,7 @@ class EmbeddedPlan:
             is_strict=bool(engine.strict_forest),
             corpus=engine.corpus,
             corpus_snapshots=engine.corpus_snapshots,
+            corpus_stages=engine.corpus_stages or {},
         )
 
     def shown(self) -> dict[str, Any]:
@@ -135,6 +140,7 @@ class EmbeddedPlan:
             "save_every_s": self.save_every_s,
             "corpus": self.corpus and without_password(self.corpus),
             "corpus_snapshots": self.corpus_snapshots,
+            "corpus_stages": dict(self.corpus_stages),
             "trace": self.trace,
         }
 
@@ -179,9 +185,12 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
     corpus: Corpus | None = None
     if plan.corpus is not None and forest is not None:
         from agentspec.corpus.corpus import open_corpus
+        from agentspec.corpus.reach import reaches
 
         corpus = open_corpus(
-            plan.corpus, engine.vocabulary, engine.vocab_size, forest, snapshots=plan.corpus_snapshots
+            *(plan.corpus, engine.vocabulary, engine.vocab_size, forest),
+            snapshots=plan.corpus_snapshots,
+            stages=reaches(plan.corpus_stages),
         )
         engine.share(corpus)
         keeping = _sharing(corpus)

@@ -61,6 +61,7 @@ SETTINGS = (
     "save_every_s",
     "corpus",
     "corpus_snapshots",
+    "corpus_stages",
 )
 
 

@@ -1,0 +1,95 @@
+"""How far the outputs of a stage travel: what a corpus gets, and that an erasure finds the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agentspec import Forest, StageKey
+from agentspec.corpus.batch import Part
+from agentspec.corpus.corpus import open_corpus
+from agentspec.corpus.reach import reaches, sharing_of
+from agentspec.errors import ConfigError
+from tests.corpus.support.memory_store import MemoryStore
+from tests.corpus.support.replica import (
+    VOCAB_SIZE,
+    VOCABULARY,
+    NotedTrees,
+    Replica,
+    output,
+    stored,
+    tree_outputs,
+)
+
+REACHES = {"secret": "none", "secret/open": "fleet", "a/b": "host"}
+
+
+@pytest.mark.parametrize(("is_on_host", "with_host"), [(True, True), (False, False)])
+def test_the_longest_path_that_a_stage_is_below_decides(is_on_host, with_host):
+    is_shared = sharing_of(reaches(REACHES), is_on_host=is_on_host)
+    found = {
+        path: is_shared(tuple(path.split("/")))
+        for path in ("secret", "secret/x", "secret/open/x", "a", "secrets")
+    }
+    assert found == {"secret": False, "secret/x": False, "secret/open/x": True, "a": True, "secrets": True}
+    assert is_shared(("a", "b")) == is_shared(("a", "b", "c")) == with_host
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["a"], "stages with none, host or fleet, not ['a']"),
+        ({"a": "all"}, "'a' must be none, host or fleet, not 'all'"),
+        ({"a//b": "none"}, "'a//b' is no stage"),
+        ({1: "none"}, "1 is no stage"),
+    ],
+)
+def test_what_is_no_reach_of_a_stage_is_named(given, message):
+    with pytest.raises(ConfigError) as refused:
+        reaches(given)
+    assert message in str(refused.value)
+
+
+@pytest.fixture
+def here() -> Replica:
+    is_shared = sharing_of(reaches(REACHES), is_on_host=False)
+    return Replica(MemoryStore(), trees=Forest(), publisher={"is_shared": is_shared})
+
+
+def test_nothing_of_a_stage_that_is_not_shared_is_in_the_store(here):
+    here.trees.take_model_updates = lambda: [(StageKey("acme", (name,)), b"x") for name in ("secret", "plan")]
+    for name in ("secret", "a/b", "plan"):
+        written = here.write(name)
+        written.send([1, 2])
+        here.pump()
+        here.end(written, output([1, 2, 3], name))
+        here.finish(output([1, 2, 3], name))
+    for _ in range(3):
+        here.pump(61.0)
+    records = [record for batch in stored(here.log, "acme") for record in batch.records]
+    paths = {record.stage.path if hasattr(record, "stage") else record.path for record in records}
+    assert paths == {("plan",)}
+    assert any(isinstance(record, Part) for record in records)
+
+
+@pytest.mark.parametrize(
+    "erase", [lambda one: one.forget_stage("secret"), lambda one: one.forget_subject(b"ann")]
+)
+def test_an_erasure_finds_exactly_what_was_not_shared(here, erase):
+    here.finish(output([1, 2, 3], "secret", subject=b"ann"))
+    here.finish(output([4, 5, 6], "plan"))
+    here.sync()
+    erase(here)
+    here.sync()
+    assert {tokens for held in tree_outputs(here.trees).values() for tokens in held} == {(4, 5, 6)}
+    here.trees.check_integrity()
+
+
+@pytest.mark.parametrize("reach", ["none", "host"])
+def test_a_corpus_in_a_folder_is_of_one_host(tmp_path, reach):
+    corpus = open_corpus(str(tmp_path), VOCABULARY, VOCAB_SIZE, NotedTrees(), stages=reaches({"plan": reach}))
+    corpus.start()
+    corpus.share(StageKey.parse("plan", "acme"), np.array([1, 2], np.int32))
+    corpus.close()
+    figures = corpus.figures().publisher
+    assert (figures.num_published, figures.num_skipped) == ((0, 1) if reach == "none" else (1, 0))
