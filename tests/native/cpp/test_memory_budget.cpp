@@ -71,13 +71,18 @@ void changes_are_counted_in_the_group_and_in_the_whole() {
   CHECK(forest.budget.group_bytes(first) == shared.index->memory_bytes());
   Request &request = forest.add_request(second, 100);
   CHECK(forest.budget.group_bytes(second) == request.own_bytes);
-  forest.budget.add_model(second);
+  Model model(second, AcceptanceModel());
+  forest.budget.add_model(model);
   CHECK(forest.budget.group_bytes(second) == request.own_bytes + sizeof(Model));
+  forest.budget.remove_model(model);
+  model.told = std::make_unique<AcceptanceModel>();
+  forest.budget.add_model(model);
+  CHECK(forest.budget.group_bytes(second) == request.own_bytes + 2 * sizeof(Model));
   CHECK(forest.budget.bytes() == forest.budget.group_bytes(first) +
                                      forest.budget.group_bytes(second));
   forest.budget.remove(shared);
   forest.budget.remove(request);
-  forest.budget.remove_model(second);
+  forest.budget.remove_model(model);
   CHECK(forest.budget.bytes() == 0);
   const std::size_t none[] = {0, 0};
   forest.budget.check_totals(none);
@@ -134,8 +139,9 @@ void a_group_beyond_its_limit_is_charged_with_the_limit() {
   Forest forest(1 << 20);
   const GroupId tiny = forest.budget.create_group(100);
   const GroupId group = forest.budget.create_group(1 << 20);
+  const Model model(tiny, AcceptanceModel());
   for (int i = 0; i < 500; ++i)
-    forest.budget.add_model(tiny);
+    forest.budget.add_model(model);
   forest.budget.balance();
   CHECK(forest.budget.group_bytes(tiny) > 1 << 20);
   CHECK(!forest.budget.is_exhausted(group) && forest.budget.is_exhausted(tiny));
