@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from agentspec.config import MIB, check_int, check_positive
 from agentspec.corpus.batch import ORIGIN_BYTES, ForgetStage, ForgetSubject
@@ -17,7 +18,7 @@ from agentspec.corpus.keeper import SnapshotKeeper
 from agentspec.corpus.learner import Learner, LearnerFigures
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
-from agentspec.corpus.publisher import Publisher, PublisherFigures
+from agentspec.corpus.publisher import Publisher, PublisherFigures, SharedModels
 from agentspec.corpus.reach import sharing_of
 from agentspec.corpus.store import (
     CorpusStore,
@@ -35,6 +36,13 @@ from agentspec.stages import StageKey
 logger = logging.getLogger("agentspec")
 
 _MOST_BYTES = 1 << 40
+
+
+class EngineTrees(SharedTrees, SharedModels, Protocol):
+    """The trees of an engine, and the models of its stages."""
+
+    def share_models(self) -> None:
+        """From now on, what the stages' models learn can be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +145,7 @@ class Corpus:
         store: CorpusStore,
         vocabulary: str,
         vocab_size: int,
-        trees: SharedTrees,
+        trees: EngineTrees,
         *,
         keys: KeyRing | None = None,
         config: CorpusConfig | None = None,
@@ -154,7 +162,7 @@ class Corpus:
             self.origin,
             self._memory,
             queue_bytes=config.queue_bytes,
-            take_updates=trees.take_model_updates,
+            models=trees,
             is_shared=is_shared,
         )
         self._put = self._publisher.put  # on the path of an answer: without a call in between
@@ -316,7 +324,7 @@ def open_corpus(
     location: str,
     vocabulary: str,
     vocab_size: int,
-    trees: SharedTrees,
+    trees: EngineTrees,
     config: CorpusConfig | None = None,
     snapshots: str | None = None,
     stages: Mapping[tuple[str, ...], str] | None = None,

@@ -37,7 +37,7 @@ class Erasure:
         if isinstance(record, Part):
             return names(self.tombstone, record.path, record.subject)
         if isinstance(record, ModelUpdate):
-            return _is_below(self.tombstone, record.path)
+            return isinstance(self.tombstone, ForgetSubject) or _is_below(self.tombstone, record.path)
         if isinstance(record, Output):
             is_covered = covers(self.tombstone, record)
         elif isinstance(record, Count) and record != PLACEHOLDER:

@@ -273,8 +273,6 @@ class Follower:
     def _erase(self, erasure: Erasure) -> None:
         """Remove what an erasure covers. Own records below the next number are older than it."""
         withdrawal = self._parts.publisher.withdraw(self._tenant, erasure)
-        if isinstance(erasure.tombstone, ForgetStage):  # of a person's outputs, shared models learn nothing
-            self._parts.updates.forget_models(self._tenant, erasure.tombstone.path)
         if withdrawal.outputs is None:
             self.begin_anew()
         else:

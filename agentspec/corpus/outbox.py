@@ -15,7 +15,6 @@ from agentspec.forest.file import MOST_USES
 
 _RECORD_BYTES = 64  # without the tokens
 _MOST_COUNTS = 4096  # beyond it they are due now
-_MOST_UPDATES = 64  # the oldest are dropped
 
 
 class Outbox:
@@ -23,7 +22,7 @@ class Outbox:
 
     The first record after a quiet time is due immediately, further ones ``window_s`` after the last batch. A
     batch keeps its numbers until it is published, so that a repetition is recognized. Counts are summed for
-    ``counts_every_s``. Updates of models have batches of their own, behind all else: engines of an earlier
+    ``counts_every_s``. Updates of models are due immediately, in batches of their own: engines of an earlier
     version can't read these. Nothing is due before the tenant's epoch is known.
 
     Attributes:
@@ -35,7 +34,7 @@ class Outbox:
         self._batch_bytes = batch_bytes
         self._counts_every_s = counts_every_s
         self._records: deque[Record] = deque()
-        self._updates: deque[Record] = deque(maxlen=_MOST_UPDATES)
+        self._updates: deque[Record] = deque()
         self._num_bytes = 0
         self._counts: dict[bytes, Count] = {}
         self._counts_due_s = math.inf
@@ -53,6 +52,11 @@ class Outbox:
     def add_update(self, update: ModelUpdate) -> None:
         """Add what a model has learned."""
         self._updates.append(update)
+
+    @property
+    def wants_updates(self) -> bool:
+        """True if an update would be sent now."""
+        return self.epoch is not None and not self._updates and not self.is_refused
 
     @property
     def num_bytes(self) -> int:
@@ -89,10 +93,9 @@ class Outbox:
         """When the next batch is due, in the clock's seconds; infinite if there is none, or no epoch yet."""
         if self.epoch is None:
             return math.inf
-        if self.unsent is not None or self._num_bytes >= self._batch_bytes:
+        if self.unsent is not None or self._updates or self._num_bytes >= self._batch_bytes:
             return -math.inf
-        has_records = self._records or self._updates
-        return min(self._sent_s + self.window_s if has_records else math.inf, self._counts_due_s)
+        return min(self._sent_s + self.window_s if self._records else math.inf, self._counts_due_s)
 
     def was_sent_since(self, time_s: float) -> bool:
         """Return True if a batch was sent after a time of the clock."""
@@ -101,12 +104,11 @@ class Outbox:
     def cut(self, origin: bytes, now_s: float, *, is_last: bool = False) -> Batch | None:
         """Return the next batch, the unsent one first, or None. It is the unsent one until :meth:`sent`."""
         if self.unsent is None and self.epoch is not None:
-            if self._counts and (is_last or now_s >= self._counts_due_s):
+            records = tuple(self._first_of(self._updates))
+            if not records and self._counts and (is_last or now_s >= self._counts_due_s):
                 self._take_counts()
-            records = self._take_records()
-            while not records and self._records:  # all of these were left out
+            while not records and self._records:  # all of these may be left out
                 records = self._take_records()
-            records = records or tuple(self._first_of(self._updates))
             if records:
                 self.unsent = self.number(origin, records)
         return self.unsent
@@ -118,9 +120,10 @@ class Outbox:
         return batch
 
     def sent(self, now_s: float) -> None:
-        """Forget the unsent batch: it was published, or can't be."""
+        """Forget the unsent batch: it was published, or can't be. Updates do not begin the window again."""
+        if self.unsent is None or not isinstance(self.unsent.records[0], ModelUpdate):
+            self._sent_s = now_s
         self.unsent = None
-        self._sent_s = now_s
 
     def withdraw(self, erasure: Erasure) -> list[Output]:
         """Remove what an erasure covers, and return the outputs among it."""
@@ -130,7 +133,7 @@ class Outbox:
         ]
         self._records = kept
         self._num_bytes = sum(map(_size, kept))
-        self._updates = deque((one for one in self._updates if not erasure.covers(one)), _MOST_UPDATES)
+        self._updates = deque(one for one in self._updates if not erasure.covers(one))
         self._counts = {key: count for key, count in self._counts.items() if not erasure.covers(count)}
         if self.unsent is not None:
             self.unsent = erased(self.unsent, erasure) or self.unsent

@@ -9,8 +9,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from agentspec.corpus.batch import Batch, ModelUpdate, Part
+from agentspec.corpus.batch import Batch, ForgetStage, ModelUpdate, Part
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.circuit_breaker import CircuitBreaker
 from agentspec.corpus.erasure import Erasure, Tombstone, names
@@ -75,6 +76,16 @@ class Withdrawal:
     outputs: list[Output] | None
 
 
+class SharedModels(Protocol):
+    """Acceptance models of stages. Safe to call from several threads."""
+
+    def take_model_updates(self, wants: Callable[[StageKey], bool]) -> Iterable[tuple[StageKey, bytes]]:
+        """Return what the models of wanted stages have learned since the last call."""
+
+    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
+        """Forget what the models of a stage, and of all stages below it, have learned."""
+
+
 class Publisher:
     """Publishes what is new of the finished outputs, in batches per tenant. Thread-safe.
 
@@ -91,7 +102,7 @@ class Publisher:
         batch_bytes: size at which a batch is sent earlier.
         queue_bytes: most bytes of waiting outputs.
         counts_every_s: time over which repetitions are summed.
-        take_updates: returns what the stages' models have learned since the last call.
+        models: whose updates are published, and which an erasure makes forget; None = there are none.
         is_shared: says if other engines get the outputs of a stage, by its path.
         clock: monotonic seconds.
 
@@ -110,7 +121,7 @@ class Publisher:
         batch_bytes: int = BATCH_BYTES,
         queue_bytes: int = QUEUE_BYTES,
         counts_every_s: float = COUNTS_EVERY_S,
-        take_updates: Callable[[], Iterable[tuple[StageKey, bytes]]] = tuple,
+        models: SharedModels | None = None,
         is_shared: Callable[[tuple[str, ...]], bool] = lambda path: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -119,7 +130,7 @@ class Publisher:
         self._memory = memory
         self._clock = clock
         self._gate = gate or NoveltyGate(memory)
-        self._take_updates = take_updates
+        self._models = models
         self._is_shared = is_shared
         self._updates_due_s = -math.inf
         self._queue_bytes = queue_bytes
@@ -231,6 +242,9 @@ class Publisher:
         It is remembered, since the trees hold it.
         """
         with self._working:
+            # what a person's outputs were drafted into, no model can tell: all of the tenant's forget
+            tombstone = erasure.tombstone
+            self._forget_models(tenant, tombstone.path if isinstance(tombstone, ForgetStage) else ())
             outbox = self._outboxes[tenant]
             named = self._queue.withdraw(
                 lambda stage, subject: (
@@ -316,14 +330,25 @@ class Publisher:
             self._num[Novelty.SKIP] += 1
 
     def _add_updates(self) -> None:
-        """Add what models have learned, of tenants with outputs: nothing else is followed."""
+        """Add what models have learned. They keep what can't be sent now."""
         now_s = self._clock()
-        if now_s < self._updates_due_s:
+        if self._models is None or now_s < self._updates_due_s:
             return
         self._updates_due_s = now_s + UPDATES_EVERY_S
-        for stage, update in self._take_updates():
-            if stage.tenant in self._outboxes and self._is_shared(stage.path):
+        try:
+            for stage, update in self._models.take_model_updates(self._wants_update):
                 self._outboxes[stage.tenant].add_update(ModelUpdate(stage.path, update))
+        except AgentSpecError:  # outputs do not wait for it
+            logger.exception("updates of models can't be shared")
+
+    def _wants_update(self, stage: StageKey) -> bool:
+        outbox = self._outboxes.get(stage.tenant)
+        return outbox is not None and outbox.wants_updates and self._is_shared(stage.path)
+
+    def _forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
+        """Let models forget. No update from before is added after it: the lock is held."""
+        if self._models is not None:
+            self._models.forget_models(tenant, path)
 
     def _limit_unentered(self) -> None:
         """Drop the oldest outputs of tenants with an unknown epoch, beyond the queue's bytes.
@@ -402,6 +427,7 @@ class Publisher:
         self._queue.withdraw(lambda stage, _: stage.tenant == tenant)
         self._outboxes[tenant].clear()
         self._log.forget_key(tenant)
+        self._forget_models(tenant, ())
         self._erased.add(tenant)
 
     # ---- the thread ----

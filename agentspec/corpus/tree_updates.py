@@ -36,17 +36,8 @@ class SharedTrees(FollowingTrees, Protocol):
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:
         """Remove an output and its equals from all trees that may hold it."""
 
-    def share_models(self) -> None:
-        """From now on, what the stages' models learn can be taken."""
-
-    def take_model_updates(self) -> list[tuple[StageKey, bytes]]:
-        """Return what models have learned since the last call."""
-
     def merge_model(self, stage: StageKey, update: bytes) -> None:
         """Add to a stage's model what another engine's has learned. Raises ConfigError if it is damaged."""
-
-    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
-        """Forget the models of a stage and of all stages below it."""
 
     def evict_tenant(self, tenant: str) -> None:
         """Empty all shared trees of a tenant."""
@@ -130,13 +121,8 @@ class TreeUpdates:
             self._share.pause()
         self._memory.forget(tenant, digests)
 
-    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
-        """Forget what the models of a stage, and of all stages below it, have learned."""
-        self._trees.forget_models(tenant, path)
-
     def evict_tenant(self, tenant: str) -> None:
-        """Empty the trees of a tenant, and forget what they and its models held."""
+        """Empty the trees of a tenant, and forget what they held."""
         self.followed.drop_tenant(tenant)
-        self._trees.forget_models(tenant, ())
         self._trees.evict_tenant(tenant)
         self._memory.forget_tenant(tenant)

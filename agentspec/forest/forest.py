@@ -61,6 +61,7 @@ Tokens = NDArray[np.int32]
 
 _INT32 = np.dtype(np.int32)
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
+_MOST_UPDATES = 64  # of models in a call: 3.4 MB at most
 _MAKER = DraftMaker(Draft, TREES)
 
 
@@ -366,19 +367,23 @@ class Forest:
         """
         self._trees.share_models()
 
-    def take_model_updates(self) -> list[tuple[StageKey, bytes]]:
-        """Return what models have learned since the last call: of those for which it is enough.
+    def take_model_updates(
+        self, wants: Callable[[StageKey], bool] = lambda stage: True
+    ) -> list[tuple[StageKey, bytes]]:
+        """Return what models have learned since the last call: up to 64 of those for which it is enough.
 
         A stage's updates become rare: the next one follows once it has learned a tenth more than all engines
         knew, after 200 to 16,384 outcomes of drafted tokens. An update has 1 to 60 KB and holds no text.
+
+        Args:
+            wants: says whose models to ask. The others keep what they have learned for a later call.
         """
         ready = self._core.models_with_updates()
-        names = {model: name for name, model in self._trees.models()} if ready else {}
+        names = {model: StageKey(*name) for name, model in self._trees.models()} if ready else {}
         updates = []
-        for model in ready:
-            if model in names:
-                with contextlib.suppress(UnknownRequestError):  # it was dropped meanwhile
-                    updates.append((StageKey(*names[model]), self._core.take_model_update(model)))
+        for model in [one for one in ready if one in names and wants(names[one])][:_MOST_UPDATES]:
+            with contextlib.suppress(UnknownRequestError):  # it was dropped meanwhile
+                updates.append((names[model], self._core.take_model_update(model)))
         return updates
 
     def merge_model(self, stage: StageKey, update: bytes) -> None:

@@ -306,15 +306,17 @@ class TreeRegistry:
         return model
 
     def _new_model(self, tenant: str) -> int | None:
-        """Return a model that starts from the prior, or else the tenant's least recently used one.
+        """Return a model that starts from the prior, or None if the tenant's budget has no room for any.
 
-        A tenant's models take at most a sixteenth of its budget. Beyond that, the new stage takes over the
-        least recently used one. All models take at most a sixteenth of the total budget. Beyond that, the
-        least recently used one is dropped.
+        A tenant's models take at most a sixteenth of its budget, all models a sixteenth of the total budget;
+        an eighth if they are shared. Beyond that, the least recently used one is dropped.
         """
+        most = _most_models(self._most_tenant_bytes())
+        if most == 0:
+            return None
         own = [key for key in self._models if key[0] == tenant]
-        if len(own) >= _most_models(self._most_tenant_bytes()):
-            return self._models.pop(own[0]) if own else None
+        if len(own) >= most:
+            self._core.drop_model(self._models.pop(own[0]))
         model = self._made_model(tenant)
         if len(self._models) >= _most_models(self._config.total_limit_bytes):
             self._core.drop_model(self._models.pop(next(iter(self._models))))

@@ -97,7 +97,7 @@ class Replica:
             return
         origin = number.to_bytes(ORIGIN_BYTES, "little")
         memory = OutputMemory(sharing.memory_bytes)
-        if sharing.has_models:  # else there are no updates to take
+        if sharing.has_models:
             self.forest.share_models()
         self.publisher = Publisher(
             log,
@@ -105,7 +105,7 @@ class Replica:
             memory,
             gate=sharing.make_gate(memory),
             window_s=sharing.window_s,
-            take_updates=self.forest.take_model_updates,
+            models=self.forest if sharing.has_models else None,
             clock=clock,
         )
         self.publisher.enter_epoch(TENANT, 0)

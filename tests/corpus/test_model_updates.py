@@ -8,6 +8,7 @@ import pytest
 from agentspec import DraftConfig, Forest, StageKey
 from agentspec.corpus.batch import ModelUpdate
 from agentspec.corpus.sqlite_store import SqliteStore
+from agentspec.errors import ForkedForestError
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import Replica, output, stored
 
@@ -53,10 +54,33 @@ def test_a_damaged_update_is_counted_and_changes_nothing_else(store):
     assert there.learner.figures().num_damaged == 1
 
 
-def test_updates_of_tenants_without_outputs_are_not_sent(store):
-    here = Replica(store, joined=())
-    send(here, (PLAN, b"x"))
-    assert store.kept == {}
+def test_models_of_tenants_without_outputs_keep_what_they_learn(store):
+    here = Replica(store, joined=("globex",))
+    send(here, (PLAN, b"x"), (StageKey("globex", ("plan",)), b"y"))
+    assert here.trees.learned == [(PLAN, b"x")]
+    assert here.publisher.tenants() == ["globex"]
+    assert updates_in(here, "globex") == [b"y"]
+
+
+def test_updates_are_sent_though_outputs_are_in_every_window(store):
+    here = Replica(store)
+    here.trees.learned.append((PLAN, b"x"))
+    for number in range(10):
+        here.finish(output([number]))
+        here.pump(0.25)
+    assert updates_in(here) == [b"x"]
+
+
+def test_outputs_are_sent_though_updates_can_not_be_taken(store):
+    here = Replica(store)
+
+    def fail(_: object) -> list[tuple[StageKey, bytes]]:
+        raise ForkedForestError("forked")
+
+    here.trees.take_model_updates = fail
+    here.finish(output([1]))
+    here.pump()
+    assert here.publisher.figures().num_published == 1
 
 
 def test_while_the_store_is_away_models_keep_what_they_learn(store):
@@ -67,14 +91,14 @@ def test_while_the_store_is_away_models_keep_what_they_learn(store):
     here.pump()
     here.trees.learned.append((PLAN, b"y"))
     here.pump(0.1)
-    assert here.trees.learned == [(PLAN, b"y")]
+    assert (PLAN, b"y") in here.trees.learned
     store.is_away = False
     for _ in range(3):
         here.pump(60.0)
     assert updates_in(here) == [b"x", b"y"]
 
 
-def test_an_erasure_of_a_stage_or_tenant_forgets_its_models_everywhere(store):
+def test_an_erasure_forgets_models_everywhere(store):
     here, there = Replica(store, "a"), Replica(store, "b")
     other = StageKey("acme", ("other",))
     send(here, (PLAN, b"x"), (StageKey("acme", ("plan", "a")), b"y"), (other, b"z"))
@@ -82,6 +106,12 @@ def test_an_erasure_of_a_stage_or_tenant_forgets_its_models_everywhere(store):
     assert len(there.trees.merged) == 3
     here.forget_stage("plan")
     there.sync()
+    assert there.trees.merged == [(other, b"z")]
+    here.forget_subject(b"ann")
+    there.sync()
+    assert there.trees.merged == []
+    send(here, (other, b"z"))
+    there.learn()
     assert there.trees.merged == [(other, b"z")]
     here.forget_tenant("acme")
     there.sync()

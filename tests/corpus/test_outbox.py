@@ -160,36 +160,39 @@ def test_an_output_is_shown_when_its_first_part_has_left():
     assert box.was_shown(1)
 
 
-def test_updates_of_models_have_batches_of_their_own_behind_all_else():
+def test_updates_of_models_have_batches_of_their_own_and_never_wait_for_outputs():
     box = outbox()
-    box.add_update(ModelUpdate(("plan",), b"x"))
-    box.add(output([1]))
-    assert box.due_s == -math.inf
-    kinds = []
-    while batch := box.cut(ORIGIN, 10.0):
-        kinds.append([type(record).__name__ for record in batch.records])
+    for number in range(3):  # outputs in every window
+        box.add(output([number]))
+        box.cut(ORIGIN, 10.0)
         box.sent(10.0)
-    assert kinds == [["Output"], ["ModelUpdate"]]
-    box.add_update(ModelUpdate(("plan",), b"y"))
-    assert box.due_s == 10.25
+        box.add(output([9]))
+        assert box.wants_updates
+        box.add_update(ModelUpdate(("plan",), b"x"))
+        assert box.due_s == -math.inf
+        assert not box.wants_updates
+        assert box.cut(ORIGIN, 10.0).records == (ModelUpdate(("plan",), b"x"),)
+        box.sent(10.0)
+        assert box.due_s == 10.25  # the window of the outputs goes on
+        box.cut(ORIGIN, 10.25)
+        box.sent(10.0)
 
 
-def test_the_oldest_updates_of_models_are_dropped():
-    box = outbox(batch_bytes=1 << 20)
-    for number in range(100):
-        box.add_update(ModelUpdate(("plan",), bytes([number])))
-    batch = box.cut(ORIGIN, 0.0)
-    assert [record.update[0] for record in batch.records] == list(range(36, 100))
+@pytest.mark.parametrize(("epoch", "is_refused"), [(None, False), (0, True)])
+def test_no_updates_are_wanted_that_could_not_be_sent(epoch, is_refused):
+    box = outbox()
+    box.epoch, box.is_refused = epoch, is_refused
+    assert not box.wants_updates
 
 
-def test_an_erasure_takes_the_updates_of_a_stage_back_but_not_of_a_person():
+def test_an_erasure_takes_the_updates_of_a_stage_back_and_of_a_person_all():
     box = outbox()
     for path in (("plan",), ("plan", "a"), ("other",)):
         box.add_update(ModelUpdate(path, b"x"))
-    box.withdraw(Erasure(ForgetSubject(b"ann")))
     box.withdraw(Erasure(ForgetStage(("plan",))))
     assert [record.path for record in box.cut(ORIGIN, 0.0).records] == [("other",)]
     box.sent(0.0)
-    box.add_update(ModelUpdate(("other",), b"x"))
-    box.clear()
-    assert box.cut(ORIGIN, 0.0, is_last=True) is None
+    for empty in (lambda: box.withdraw(Erasure(ForgetSubject(b"ann"))), box.clear):
+        box.add_update(ModelUpdate(("other",), b"x"))
+        empty()
+        assert box.cut(ORIGIN, 0.0, is_last=True) is None

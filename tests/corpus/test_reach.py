@@ -57,7 +57,8 @@ def here() -> Replica:
 
 
 def test_nothing_of_a_stage_that_is_not_shared_is_in_the_store(here):
-    here.trees.take_model_updates = lambda: [(StageKey("acme", (name,)), b"x") for name in ("secret", "plan")]
+    stages = [StageKey("acme", (name,)) for name in ("secret", "plan")]
+    here.trees.take_model_updates = lambda wants: [(stage, b"x") for stage in stages if wants(stage)]
     for name in ("secret", "a/b", "plan"):
         written = here.write(name)
         written.send([1, 2])

@@ -180,3 +180,44 @@ def test_hostile_updates_are_refused_or_leave_a_sound_model(update, data):
     for state in forest.model_states():
         Forest(prior=state)  # raises if it holds a number that no model learns
     assert 0 <= score(forest) < 100
+
+
+def test_a_stage_beyond_the_budget_starts_from_the_prior_and_tells_nothing_of_another():
+    forest = sharing(ForestConfig(tenant_limit_bytes=16 * MODEL_BYTES))
+    teach(forest)
+    other = StageKey("acme", ("other",))
+    assert score(forest, other) == score(Forest())
+    assert forest.take_model_updates() == []
+
+
+def test_models_that_are_not_wanted_keep_what_they_have_learned():
+    forest = sharing()
+    teach(forest)
+    assert forest.take_model_updates(lambda stage: stage != PLAN) == []
+    assert len(one_update(forest)) > 1000
+
+
+def num_weight_sets(update: bytes) -> int:
+    """Parse the number of sets of weights in an update."""
+    place = 4  # behind the number of outcomes
+    for _ in range(2):  # cells of both kinds: their number, a gap for each, two bytes for each
+        num_cells = int.from_bytes(update[place : place + 2], "little")
+        place += 2
+        for _ in range(num_cells):
+            while update[place] == 255:
+                place += 1
+            place += 1
+        place += 2 * num_cells
+    return update[place]
+
+
+def test_weights_are_shared_however_much_others_have_told():
+    others = sharing()
+    teach(others, is_right=True)
+    update = one_update(others)
+    assert num_weight_sets(update) > 0
+    forest = sharing()
+    for _ in range(10_000):  # more outcomes than a model counts
+        forest.merge_model(PLAN, update)
+    teach(forest, 20_000, is_right=True)  # an update's most, 16,384
+    assert num_weight_sets(one_update(forest)) > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,8 +86,9 @@ class NotedTrees:
     def share_models(self) -> None:
         pass
 
-    def take_model_updates(self) -> list[tuple[StageKey, bytes]]:
-        taken, self.learned = self.learned, []
+    def take_model_updates(self, wants: Callable[[StageKey], bool]) -> list[tuple[StageKey, bytes]]:
+        taken = [one for one in self.learned if wants(one[0])]
+        self.learned = [one for one in self.learned if not wants(one[0])]
         return taken
 
     def merge_model(self, stage: StageKey, update: bytes) -> None:
@@ -98,6 +99,9 @@ class NotedTrees:
     def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
         kept = [one for one in self.merged if one[0].tenant != tenant or one[0].path[: len(path)] != path]
         self.merged = kept
+        self.learned = [
+            one for one in self.learned if one[0].tenant != tenant or one[0].path[: len(path)] != path
+        ]
 
     def evict_tenant(self, tenant: str) -> None:
         self.evicted.append(tenant)
@@ -132,7 +136,7 @@ class Replica:
             self.log,
             self.origin,
             self.memory,
-            take_updates=self.trees.take_model_updates,
+            models=self.trees,
             clock=self.clock,
             **(publisher or {}),
         )

@@ -25,7 +25,7 @@ constexpr float kPriorLearned = 200;          // outcomes that the weights of th
 constexpr float kMostLearned = 1e6f;          // outcomes that are counted
 constexpr float kMostWeight = 1e6f;           // beyond the reach of learning
 constexpr float kLeastTold = 8;               // outcomes of weights that other engines are told of
-constexpr float kMostOwn = 1000;              // outcomes that weights are worth when others' join them
+constexpr float kMostMerged = 1000;           // outcomes that either side's weights are worth in a merge
 
 }  // namespace
 
@@ -201,10 +201,12 @@ ModelUpdate AcceptanceModel::tell(AcceptanceModel& told) const {
   add_changed(hashed_, told.hashed_, update.hashed);
   for (std::size_t set = 0; set < by_trees_.size() + by_kind_.size(); ++set) {
     const Weights &now = weights_of(*this, set), &before = weights_of(told, set);
-    if (now.num_learned - before.num_learned < kLeastTold) continue;
+    const bool is_uncounted = before.num_learned >= kMostLearned && now.of != before.of;
+    const float num_new = is_uncounted ? kMostMerged : now.num_learned - before.num_learned;
+    if (num_new < kLeastTold) continue;
     ModelUpdate::Weights& one = update.weights.emplace_back();
     one.set = static_cast<std::uint8_t>(set);
-    one.num_learned = static_cast<std::uint32_t>(now.num_learned - before.num_learned);
+    one.num_learned = static_cast<std::uint32_t>(num_new);
     for (std::size_t i = 0; i < one.of.size(); ++i) {
       const float units = std::clamp(now.of[i] * ModelUpdate::kWeightUnits, -32767.0f, 32767.0f);
       one.of[i] = static_cast<std::int16_t>(std::lround(units));
@@ -221,12 +223,13 @@ void AcceptanceModel::merge(const ModelUpdate& update) {
   for (const auto& [place, cell] : update.hashed) hashed_[place] = hashed_[place].merged(cell);
   for (const ModelUpdate::Weights& other : update.weights) {
     Weights& mine = weights_of(*this, other.set);
-    const auto num_other = static_cast<float>(other.num_learned);
-    const float part = num_other / (std::min(mine.num_learned, kMostOwn) + std::max(num_other, 1.0f));
+    const float num_other = std::min(static_cast<float>(other.num_learned), kMostMerged);
+    const float part = num_other / (std::min(mine.num_learned, kMostMerged) + std::max(num_other, 1.0f));
     for (std::size_t i = 0; i < other.of.size(); ++i) {
       mine.of[i] += part * (other.of[i] / ModelUpdate::kWeightUnits - mine.of[i]);
     }
-    mine.num_learned = std::min(mine.num_learned + num_other, kMostLearned);
+    // no more than that: the count of own outcomes must not fill up with those of a whole fleet
+    mine.num_learned = std::max(mine.num_learned, std::min(mine.num_learned + num_other, kMostMerged));
   }
 }
 

@@ -39,8 +39,9 @@ class AcceptanceModel {
   /// waits for more. The calibration is left out: it gains nothing. O(size). Throws std::bad_alloc,
   /// unchanged.
   ModelUpdate tell(AcceptanceModel& told) const;
-  /// Learns from another model. Each number becomes the mean of both, by the outcomes behind it. So any
-  /// update, sent once or often, leaves it between the two. O(update). Throws nothing.
+  /// Learns from another model. Each number becomes the mean of both, by the outcomes behind it; of weights,
+  /// 1,000 count at most. So any update, sent once or often, leaves it between the two. O(update). Throws
+  /// nothing.
   void merge(const ModelUpdate& update);
 
  private:
