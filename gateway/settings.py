@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from agentspec.corpus.reach import parse_reaches
 from agentspec.errors import ConfigError
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 from agentspec.wire import AFFINITY_HEADER, MAX_DRAFT_TOKENS, REQUEST_ID_HEADER, STAGE_HEADER
@@ -304,7 +305,9 @@ class EngineSettings(_Group):
     Attributes:
         corpus: place of shared outputs; its URL may hold a password.
         corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
-        corpus_stages: how far the outputs of a stage, and of all below it, travel (default: fleet).
+        corpus_stages: how far the outputs of a stage, and of all below it, travel (default: fleet). A text is
+            parsed as that of the option.
+        corpus_host: folder for the outputs of stages that do not leave this machine.
         arguments: vLLM's own options, as on its command line.
     """
 
@@ -324,6 +327,7 @@ class EngineSettings(_Group):
     corpus: str | None = Field(default=None, repr=False)
     corpus_snapshots: str | None = Field(default=None, repr=False)
     corpus_stages: dict[str, Literal["none", "host", "fleet"]] | None = None
+    corpus_host: str | None = Field(default=None, min_length=1)
     draft: Literal["chain", "tree", "off"] | None = None
     draft_model: str | None = Field(default=None, min_length=1)
     hybrid_threshold: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -336,6 +340,14 @@ class EngineSettings(_Group):
     engine_port: int | None = Field(default=None, ge=0, le=65535)
     engine_start_timeout_s: float | None = Field(default=None, gt=0)
     arguments: tuple[str, ...] = ()
+
+    @field_validator("corpus_stages", mode="before")
+    @classmethod
+    def _parse_reaches(cls, given: Any) -> Any:
+        try:
+            return parse_reaches(given) if isinstance(given, str) else given
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
 
 class DiscoverySettings(_Group):

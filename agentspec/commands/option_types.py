@@ -8,6 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
+from agentspec.corpus.reach import parse_reaches
+from agentspec.errors import ConfigError
+
 MAX_PORT = 65535
 DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:[0-9]+)?")
 
@@ -54,13 +57,10 @@ def price(text: str) -> float:
 
 def reaches(text: str) -> dict[str, str]:
     """Parse stages with how far their outputs travel, as ``a=none,b/c=host``."""
-    found = {}
-    for part in text.split(","):
-        stage, _, reach = part.rpartition("=")
-        if not stage.strip() or reach.strip() not in ("none", "host", "fleet"):
-            raise argparse.ArgumentTypeError(f"STAGE=none, STAGE=host or STAGE=fleet, not {part!r}")
-        found[stage.strip()] = reach.strip()
-    return found
+    try:
+        return parse_reaches(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def amount(text: str) -> float:

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from agentspec.config import MIB, check_int, check_positive
 from agentspec.corpus.batch import ORIGIN_BYTES, ForgetStage, ForgetSubject
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.encryption import KEY_VARIABLE, KeyRing, operator_key
+from agentspec.corpus.encryption import KeyRing
+from agentspec.corpus.erasure import Tombstone
+from agentspec.corpus.follower import NoteErasure
 from agentspec.corpus.keeper import SnapshotKeeper
 from agentspec.corpus.learner import Learner, LearnerFigures
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
 from agentspec.corpus.publisher import Publisher, PublisherFigures, SharedModels
-from agentspec.corpus.reach import sharing_of
-from agentspec.corpus.store import (
-    CorpusStore,
-    check_location,
-    check_snapshots,
-    is_remote,
-    open_store,
-    without_password,
-)
+from agentspec.corpus.store import CorpusStore
 from agentspec.corpus.tree_updates import SharedTrees
 from agentspec.corpus.written import WrittenOutput
-from agentspec.extras import check_installed
 from agentspec.stages import StageKey
-
-logger = logging.getLogger("agentspec")
 
 _MOST_BYTES = 1 << 40
 
@@ -275,7 +265,32 @@ class Corpus:
             self._memory.num_bytes,
         )
 
+    # ---- another corpus that learns into the same trees ----
+
+    def share_trees_with(self, other: Corpus) -> None:
+        """If this corpus empties the trees of a tenant, the other one learns again. Before the start."""
+        self._learner.when_evicted(other._learner.learn_again)
+
+    def pass_erasures_to(self, other: Corpus, note: NoteErasure) -> None:
+        """Call ``note`` with each erasure that is met in this log, of the other's tenants as well.
+
+        Before the start.
+        """
+        self._learner.follow_too(other._learner.tenants)
+        self._learner.when_erased(note)
+
     # ---- erasure: the store at once, the trees of all engines as they read the log ----
+
+    def forget(self, tenant: str, tombstone: Tombstone | None) -> None:
+        """Erase what a tombstone names; the whole tenant if there is none.
+
+        Raises:
+            CorpusError: the store can't be used now. Part may be erased: repeat it.
+        """
+        if tombstone is None:
+            self.forget_tenant(tenant)
+        else:
+            self._keeper.erase(tenant, tombstone)
 
     def forget_stage(self, stage: StageKey) -> None:
         """Erase the outputs of a stage and of all stages below it.
@@ -283,7 +298,7 @@ class Corpus:
         Raises:
             CorpusError: the store can't be used now. Part may be erased: repeat it.
         """
-        self._keeper.erase(stage.tenant, ForgetStage(stage.path))
+        self.forget(stage.tenant, ForgetStage(stage.path))
 
     def forget_subject(self, tenant: str, subject: bytes) -> None:
         """Erase the outputs with a person's data. Equal outputs of others stay in the store.
@@ -292,7 +307,7 @@ class Corpus:
             ConfigError: the subject has not 1 to 32 bytes.
             CorpusError: the store can't be used now. Part may be erased: repeat it.
         """
-        self._keeper.erase(tenant, ForgetSubject(subject))
+        self.forget(tenant, ForgetSubject(subject))
 
     def forget_tenant(self, tenant: str) -> None:
         """Erase all outputs of a tenant, and its data key.
@@ -302,59 +317,3 @@ class Corpus:
         """
         self._store.erase(self._log.scope(tenant))
         self._publisher.enter_epoch(tenant, self._log.epoch(tenant))
-
-
-def check_corpus(location: str, snapshots: str | None = None) -> None:
-    """Check the requirements of :func:`open_corpus`, as far as possible without the store.
-
-    Raises:
-        ConfigError: the location is neither a folder nor a Redis URL, the URL for snapshots is none, the
-            operator's key can't be used, or a package is missing.
-    """
-    check_installed("corpus")
-    check_location(location)
-    if snapshots is not None:
-        check_snapshots(snapshots)
-        check_installed("object-store")
-    if os.environ.get(KEY_VARIABLE):
-        operator_key()
-
-
-def open_corpus(
-    location: str,
-    vocabulary: str,
-    vocab_size: int,
-    trees: EngineTrees,
-    config: CorpusConfig | None = None,
-    snapshots: str | None = None,
-    stages: Mapping[tuple[str, ...], str] | None = None,
-) -> Corpus:
-    """Return the corpus at a place, not started. ``$AGENTSPEC_CORPUS_KEY``, an operator's key, encrypts it.
-
-    Args:
-        location: as in :func:`open_store`.
-        vocabulary: fingerprint of the tokenizer.
-        vocab_size: size of the model's vocabulary.
-        trees: what learns.
-        config: limits.
-        snapshots: as in :func:`open_store`.
-        stages: how far each stage's outputs travel (:func:`agentspec.corpus.reach.reaches`).
-
-    Raises:
-        ConfigError: as :func:`check_corpus`.
-        CorpusError: the folder can't be used.
-    """
-    check_corpus(location, snapshots)
-    store = open_store(location, snapshots=snapshots)
-    keys: KeyRing | None = None
-    if os.environ.get(KEY_VARIABLE):
-        keys = KeyRing(store, operator_key())
-    elif remote := [place for place in (location, snapshots or "") if is_remote(place)]:
-        logger.warning(
-            "outputs are readable to everybody who can read %s: set $%s to encrypt them",
-            " and ".join(map(without_password, remote)),
-            KEY_VARIABLE,
-        )
-    is_on_host = not is_remote(location) and not is_remote(snapshots or "")
-    is_shared = sharing_of(stages or {}, is_on_host=is_on_host)
-    return Corpus(store, vocabulary, vocab_size, trees, keys=keys, config=config, is_shared=is_shared)

@@ -11,8 +11,8 @@ from itertools import islice
 from agentspec.corpus.batch import PASSING, Batch, ForgetStage, ForgetSubject, Part
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.cpu_share import CpuShare
-from agentspec.corpus.erasure import Erasure
-from agentspec.corpus.join import Joining, Losses, Tombstones, join
+from agentspec.corpus.erasure import Erasure, Tombstone
+from agentspec.corpus.join import Joining, Losses, RecordId, Tombstones, join
 from agentspec.corpus.met_erasures import MetErasures
 from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher
@@ -33,6 +33,9 @@ _MOST_ORIGINS = 4096
 _LATEST_PART_S = 1.0  # behind the newest entry
 
 
+NoteErasure = Callable[[str, bytes, Tombstone | None], object]  # tenant, name of the erasure, tombstone
+
+
 @dataclass(frozen=True, slots=True)
 class FollowerParts:
     """What the followers of a process share.
@@ -48,6 +51,8 @@ class FollowerParts:
         join_bytes: most bytes of tokens to learn from a snapshot, and from the log before it is skipped.
         join_s: time after a start without the limit of the CPU share.
         clock: monotonic seconds.
+        note: called with each erasure that is met: its tombstone, or None if it is of the whole tenant. An
+            erasure keeps its name. It may be met again after a start.
     """
 
     log: BatchLog
@@ -60,6 +65,7 @@ class FollowerParts:
     join_bytes: int
     join_s: float
     clock: Callable[[], float]
+    note: NoteErasure = lambda tenant, name, tombstone: None
 
 
 class Follower:
@@ -141,6 +147,10 @@ class Follower:
     def begin_anew(self) -> None:
         """Empty the tenant's trees, and learn all again that the store holds."""
         self._parts.updates.evict_tenant(self._tenant)
+        self.learn_again()
+
+    def learn_again(self) -> None:
+        """Learn all again that the store holds: the trees have lost it, and may hold some of it again."""
         self._num_missing_before += sum(seen.num_missing for seen in self._seen.values())
         self._seen.clear()
         self._skipped.clear()
@@ -196,6 +206,8 @@ class Follower:
         begin, is_first = self.cursor, self._epoch < 0
         self._epoch = parts.log.epoch(self._tenant)
         self._epoch_s = parts.clock()
+        if self._epoch > 0:
+            parts.note(self._tenant, b"epoch %d" % self._epoch, None)
         parts.publisher.enter_epoch(self._tenant, self._epoch)
         self._join_end = parts.log.end(self._tenant)
         self._tokens_before = parts.updates.num_tokens
@@ -240,7 +252,7 @@ class Follower:
                 if isinstance(record, ForgetStage | ForgetSubject):
                     erasure = self._erasures.meet((batch.origin, number), record)
                     if erasure is not None:
-                        self._erase(erasure)
+                        self._erase((batch.origin, number), erasure)
                     if self._has_to_join:
                         return False
                 elif is_own and (isinstance(record, PASSING) or number in late or number >= self._own_from):
@@ -270,8 +282,10 @@ class Follower:
 
     # ---- erasures ----
 
-    def _erase(self, erasure: Erasure) -> None:
+    def _erase(self, name: RecordId, erasure: Erasure) -> None:
         """Remove what an erasure covers. Own records below the next number are older than it."""
+        if not erasure.tombstone.is_repeated:
+            self._parts.note(self._tenant, b"%s %d" % name, erasure.tombstone)
         withdrawal = self._parts.publisher.withdraw(self._tenant, erasure)
         if withdrawal.outputs is None:
             self.begin_anew()
@@ -281,8 +295,8 @@ class Follower:
 
     def _erase_met(self, met: Tombstones) -> None:
         """Apply tombstones of a snapshot that were never applied."""
-        for erasure in self._erasures.look_up(met):
-            self._erase(erasure)
+        for name, erasure in self._erasures.look_up(met):
+            self._erase(name, erasure)
 
     def _note_gap(self) -> None:
         """Look for missed tombstones in the snapshot: now, and when a writer must have ended."""

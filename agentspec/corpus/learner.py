@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import Erasure
-from agentspec.corpus.follower import Follower, FollowerParts
+from agentspec.corpus.follower import Follower, FollowerParts, NoteErasure
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.tree_updates import SharedTrees, TreeUpdates
@@ -112,10 +113,32 @@ class Learner:
             clock,
         )
         self._followers: dict[str, Follower] = {}
+        self._more_tenants: Callable[[], Iterable[str]] = lambda: ()
+        self._lost = deque[str]()  # tenants to be learned again
         self._tenants_s = -TENANTS_EVERY_S
         self._knows_tenants = False
         self._joined = threading.Event()
         self._num_failures = 0
+
+    def when_evicted(self, call: Callable[[str], object]) -> None:
+        """Call this with a tenant whose trees were emptied. Before the start."""
+        self._updates.when_evicted = call
+
+    def when_erased(self, note: NoteErasure) -> None:
+        """Call this with each erasure that is met (:class:`FollowerParts`). Before the start."""
+        self._parts = replace(self._parts, note=note)
+
+    def follow_too(self, tenants: Callable[[], Iterable[str]]) -> None:
+        """Follow these tenants as well, though the store may list none of them. Before the start."""
+        self._more_tenants = tenants
+
+    def tenants(self) -> list[str]:
+        """Return the tenants that are followed."""
+        return list(self._followers)
+
+    def learn_again(self, tenant: str) -> None:
+        """Learn all of a tenant that the store holds: its trees were emptied. Thread-safe."""
+        self._lost.append(tenant)
 
     def start(self) -> None:
         """Start the thread."""
@@ -136,6 +159,10 @@ class Learner:
         for tenant in self._publisher.take_erased():
             follower = self._followers.get(tenant) or Follower(tenant, self._parts)
             follower.begin_anew()
+        while self._lost:
+            lost = self._followers.get(self._lost.popleft())
+            if lost is not None:  # otherwise it has learned nothing yet
+                lost.learn_again()
         self._find_tenants()
         self._updates.followed.drop_silent()
         has_more = False
@@ -170,6 +197,7 @@ class Learner:
 
     def _find_tenants(self) -> None:
         self._add_tenants(self._publisher.tenants())
+        self._add_tenants(self._more_tenants())
         if self._clock() < self._tenants_s + TENANTS_EVERY_S:
             return
         self._tenants_s = self._clock()

@@ -42,12 +42,12 @@ class MetErasures:
             self._awaited.discard(self._in_log.popitem(last=False)[0])
         return erasure
 
-    def look_up(self, found: Tombstones) -> Iterator[Erasure]:
-        """Note tombstones of a snapshot. Yield the erasures of those that were never met."""
+    def look_up(self, found: Tombstones) -> Iterator[tuple[RecordId, Erasure]]:
+        """Note tombstones of a snapshot. Yield names and erasures of those that were never met."""
         for name, tombstone in found.items():
             if name not in self._in_log and name not in self._in_snapshot:
                 self._in_snapshot.add(name)
-                yield Erasure(tombstone)
+                yield name, Erasure(tombstone)
 
     def await_again(self, found: Tombstones) -> None:
         """Begin to read the log anew: all erasures stand later in it, but those found in the snapshot."""

@@ -13,6 +13,21 @@ REACHES = NONE, HOST, FLEET = "none", "host", "fleet"
 _MOST_CACHED = 4096  # stages
 
 
+def parse_reaches(text: str) -> dict[str, str]:
+    """Return the reach of each stage in a text such as ``a=none,b/c=host``.
+
+    Raises:
+        ConfigError: a part is not of this form.
+    """
+    found = {}
+    for part in text.split(","):
+        stage, _, reach = part.rpartition("=")
+        if not stage.strip() or reach.strip() not in REACHES:
+            raise ConfigError(f"STAGE=none, STAGE=host or STAGE=fleet, not {part!r}")
+        found[stage.strip()] = reach.strip()
+    return found
+
+
 def reaches(by_stage: object, name: str = "corpus_stages") -> dict[Path, str]:
     """Return the reach of each named stage by its path.
 
@@ -36,18 +51,16 @@ def reaches(by_stage: object, name: str = "corpus_stages") -> dict[Path, str]:
     return found
 
 
-def sharing_of(by_path: Mapping[Path, str], *, is_on_host: bool) -> Callable[[Path], bool]:
-    """Return what says if a corpus gets a stage's outputs. The longest path that it is below decides.
+def reach_of(by_path: Mapping[Path, str]) -> Callable[[Path], str]:
+    """Return what says how far a stage's outputs travel. The longest path that it is below decides.
 
     Args:
         by_path: of :func:`reaches`; all other stages reach the fleet.
-        is_on_host: the corpus is a folder, which no other host reads.
     """
 
     @lru_cache(_MOST_CACHED)
-    def is_shared(path: Path) -> bool:
+    def reach(path: Path) -> str:
         sizes = range(len(path), 0, -1)
-        reach = next((by_path[path[:size]] for size in sizes if path[:size] in by_path), FLEET)
-        return reach == FLEET or (reach == HOST and is_on_host)
+        return next((by_path[path[:size]] for size in sizes if path[:size] in by_path), FLEET)
 
-    return is_shared
+    return reach

@@ -60,6 +60,7 @@ class TreeUpdates:
         num_unknown: counts of outputs that are not remembered.
         num_merged: updates of models learned.
         followed: outputs that other engines are writing.
+        when_evicted: called with a tenant whose trees were emptied.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class TreeUpdates:
         self._vocab_size = vocab_size
         self._share = share
         self.followed = FollowedOutputs(trees, vocab_size, clock)
+        self.when_evicted: Callable[[str], object] = lambda tenant: None
         self.num_outputs = self.num_tokens = self.num_refused = self.num_unknown = self.num_merged = 0
 
     def learn_record(self, tenant: str, origin: bytes, record: Record) -> None:
@@ -124,5 +126,6 @@ class TreeUpdates:
     def evict_tenant(self, tenant: str) -> None:
         """Empty the trees of a tenant, and forget what they held."""
         self.followed.drop_tenant(tenant)
+        self._memory.forget_tenant(tenant)  # first: what is remembered from now on, the trees may hold
         self._trees.evict_tenant(tenant)
-        self._memory.forget_tenant(tenant)
+        self.when_evicted(tenant)

@@ -16,7 +16,7 @@ from agentspec.gateway import EngineSupervisor, Upstream
 from agentspec.gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from agentspec.corpus.corpus import Corpus
+    from agentspec.corpus.opening import EngineCorpus
 
 logger = logging.getLogger("agentspec")
 
@@ -32,7 +32,7 @@ class HostedEngine:
     """
 
     upstream: Upstream
-    corpus: Corpus | None = None
+    corpus: EngineCorpus | None = None
     supervisor: EngineSupervisor | None = None
     _lifetime: ExitStack = field(default_factory=ExitStack)
     _supervising: asyncio.Task[None] | None = None

@@ -32,7 +32,7 @@ from agentspec.vllm_plugin.timing import Timing
 from agentspec.vllm_plugin.traces import Traces
 
 if TYPE_CHECKING:
-    from agentspec.corpus.corpus import Corpus
+    from agentspec.corpus.opening import EngineCorpus
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class ForestDrafter:
         self.settings = PluginSettings.read(vllm_config.additional_config)
         self.forest = Forest(self.settings.forest_config())
         self.rows = self.forest.rows()
-        self.corpus: Corpus | None = None
+        self.corpus: EngineCorpus | None = None
         self.stages = StageTable(StageStats)
         self.timing = Timing()
         self.meter = StepMeter(self.settings.price)
@@ -123,7 +123,7 @@ class ForestDrafter:
         """
         if self.settings.corpus is None:
             return
-        from agentspec.corpus.corpus import open_corpus
+        from agentspec.corpus.opening import open_corpus
         from agentspec.corpus.reach import reaches
 
         stages = reaches(self.settings.corpus_stages)
@@ -135,6 +135,7 @@ class ForestDrafter:
             snapshots=self.settings.corpus_snapshots,
             # the forest has another path for stages without a workflow
             stages=stages | {adapted(StageKey("any", path), None).path: stages[path] for path in stages},
+            host=self.settings.corpus_host,
         )
         self.corpus.start()
 
@@ -317,7 +318,7 @@ class ForestDrafter:
         elif live.written is not None:
             live.written.abandon()
 
-    def _show_written(self, corpus: Corpus) -> None:
+    def _show_written(self, corpus: EngineCorpus) -> None:
         """Show other engines what is new of the running outputs."""
         for name, tokens in self.rows.take_parts(LEAST_PART, MOST_MORE):
             live = self.live.get(name)

@@ -43,6 +43,8 @@ class PluginSettings:
         save_every_s: seconds between two saves; another save is at shutdown.
         corpus: place of the outputs that engines share: a folder or ``redis://...``; not with a forest file.
         corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
+        corpus_stages: how far the outputs of a stage, and of all below it, travel: none, host or fleet.
+        corpus_host: folder for the outputs of stages that do not leave this machine.
         draft_model_tokens: most tokens that vLLM's draft model, if any, drafts for a request in a step.
         adaptive_verification: let vLLM's model runner V2 choose, by its own measured costs and by the chances
             of the draft tokens, how many a step verifies. GPUs only.
@@ -65,6 +67,7 @@ class PluginSettings:
     corpus: str | None = None
     corpus_snapshots: str | None = None
     corpus_stages: Mapping[str, str] = field(default_factory=dict)
+    corpus_host: str | None = None
     draft_model_tokens: int = 4
     adaptive_verification: bool = False
     ragged_graphs: bool = False
@@ -84,8 +87,8 @@ class PluginSettings:
         if self.forest_folder is not None:
             self._check_folder(self.forest_folder)
         if self.corpus is not None:
-            self._check_corpus(self.corpus, self.corpus_snapshots)
-        for name in ("corpus_snapshots", "corpus_stages"):
+            self._check_corpus(self.corpus, self.corpus_snapshots, self.corpus_host)
+        for name in ("corpus_snapshots", "corpus_stages", "corpus_host"):
             if getattr(self, name) and self.corpus is None:
                 raise ConfigError(f"{name} is for nothing without corpus")
         for name in ("strict_forest", "adaptive_verification", "ragged_graphs", "allow_untested_vllm"):
@@ -140,22 +143,23 @@ class PluginSettings:
         doubt = 0.5 if self.rule == "paper" else 0.0
         return DraftConfig(rule=self.rule, max_tokens=max_tokens, min_prob=0.0, doubt=doubt)
 
-    def _check_corpus(self, location: object, snapshots: object) -> None:
+    def _check_corpus(self, location: object, snapshots: object, host: object) -> None:
         if not isinstance(location, str):
             raise ConfigError(f"corpus must be a folder or a Redis URL, not {location!r}")
         if not isinstance(snapshots, str | None):
             raise ConfigError(f"corpus_snapshots must be a URL, not {snapshots!r}")
+        if not isinstance(host, str | None):
+            raise ConfigError(f"corpus_host must be a folder, not {host!r}")
         for name in ("forest_file", "forest_folder"):
             if getattr(self, name) is not None:
                 raise ConfigError(
                     f"{name} can't be used with corpus: the corpus keeps the outputs, and a forest file may "
                     "hold outputs that were erased from it"
                 )
-        from agentspec.corpus.corpus import check_corpus
+        from agentspec.corpus.opening import check_corpus
         from agentspec.corpus.reach import reaches
 
-        reaches(self.corpus_stages)
-        check_corpus(location, snapshots)
+        check_corpus(location, snapshots, reaches(self.corpus_stages), host)
 
     @staticmethod
     def _check_file(path: object) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from agentspec import Forest, StageKey
 from agentspec.corpus.batch import Part
-from agentspec.corpus.corpus import open_corpus
-from agentspec.corpus.reach import reaches, sharing_of
+from agentspec.corpus.opening import open_corpus
+from agentspec.corpus.reach import FLEET, parse_reaches, reach_of, reaches
 from agentspec.errors import ConfigError
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import (
@@ -24,15 +24,26 @@ from tests.corpus.support.replica import (
 REACHES = {"secret": "none", "secret/open": "fleet", "a/b": "host"}
 
 
-@pytest.mark.parametrize(("is_on_host", "with_host"), [(True, True), (False, False)])
-def test_the_longest_path_that_a_stage_is_below_decides(is_on_host, with_host):
-    is_shared = sharing_of(reaches(REACHES), is_on_host=is_on_host)
-    found = {
-        path: is_shared(tuple(path.split("/")))
-        for path in ("secret", "secret/x", "secret/open/x", "a", "secrets")
+def test_the_longest_path_that_a_stage_is_below_decides():
+    reach = reach_of(reaches(REACHES))
+    paths = ("secret", "secret/x", "secret/open/x", "a", "a/b", "a/b/c", "secrets")
+    found = {path: reach(tuple(path.split("/"))) for path in paths}
+    assert found == {
+        "secret": "none",
+        "secret/x": "none",
+        "secret/open/x": "fleet",
+        "a": "fleet",
+        "a/b": "host",
+        "a/b/c": "host",
+        "secrets": "fleet",
     }
-    assert found == {"secret": False, "secret/x": False, "secret/open/x": True, "a": True, "secrets": True}
-    assert is_shared(("a", "b")) == is_shared(("a", "b", "c")) == with_host
+
+
+def test_a_text_names_stages_with_their_reach():
+    assert parse_reaches("secret=none, secret/open=fleet,a/b = host") == REACHES
+    for bad in ("", "a", "a=all", "=host", "a=none,,b=none"):
+        with pytest.raises(ConfigError, match="STAGE=none"):
+            parse_reaches(bad)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +63,9 @@ def test_what_is_no_reach_of_a_stage_is_named(given, message):
 
 @pytest.fixture
 def here() -> Replica:
-    is_shared = sharing_of(reaches(REACHES), is_on_host=False)
-    return Replica(MemoryStore(), trees=Forest(), publisher={"is_shared": is_shared})
+    reach = reach_of(reaches(REACHES))
+    is_shared = {"is_shared": lambda path: reach(path) == FLEET}
+    return Replica(MemoryStore(), trees=Forest(), publisher=is_shared)
 
 
 def test_nothing_of_a_stage_that_is_not_shared_is_in_the_store(here):

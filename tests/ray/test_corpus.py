@@ -37,7 +37,7 @@ def inventory(place: str):
 def fill(place: str) -> None:
     """Put outputs into a store, as another engine of the bundled model would."""
     from agentspec import Forest
-    from agentspec.corpus.corpus import open_corpus
+    from agentspec.corpus.opening import open_corpus
     from agentspec.engine import TorchEngine
     from agentspec.engine.engine_config import EngineConfig
     from agentspec.models import bundled_model_dir

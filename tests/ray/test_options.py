@@ -24,6 +24,13 @@ def test_arguments_are_the_clusters_and_the_engines():
     assert options.engine.slots == 8
 
 
+def test_stages_of_the_corpus_are_a_text_or_a_mapping():
+    for given in ("support=host,support/billing=none", {"support": "host", "support/billing": "none"}):
+        _, _, settings = read(corpus="redis://store", corpus_stages=given, corpus_host="/srv/here")
+        assert settings.engine.corpus_stages == {"support": "host", "support/billing": "none"}
+        assert settings.engine.corpus_host == "/srv/here"
+
+
 def test_a_file_is_read_where_the_application_is_built(tmp_path):
     path = tmp_path / "agentspec.yaml"
     path.write_text("engine: {slots: 4}\nretries: {num_retries: 5}\n")
@@ -49,6 +56,7 @@ def test_keys_of_the_environment_travel_as_digests(monkeypatch):
         ({"slots": "many"}, "slots"),
         ({"forest_file": "trees"}, "engine.corpus"),
         ({"zero_hop": True}, "zero_hop"),
+        ({"corpus_stages": "support=all"}, "corpus_stages.*STAGE=none"),
     ],
 )
 def test_wrong_arguments_are_named(given, named):

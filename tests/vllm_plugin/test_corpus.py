@@ -266,10 +266,13 @@ def test_settings(tmp_path):
     [
         ({"corpus_snapshots": "s3://bucket"}, "corpus_snapshots is for nothing without corpus"),
         ({"corpus": "here", "corpus_snapshots": 3}, "corpus_snapshots must be a URL, not 3"),
+        ({"corpus_host": "here"}, "corpus_host is for nothing without corpus"),
+        ({"corpus": "redis://store", "corpus_host": 3}, "corpus_host must be a folder, not 3"),
+        ({"corpus": "redis://store", "corpus_host": "here"}, "no stage of corpus_stages has the reach host"),
         ({"corpus": "here", "corpus_snapshots": "ftp://host/x"}, "'ftp://host/x' is no place for snapshots"),
     ],
 )
-def test_a_place_of_snapshots_that_is_none(given, said):
+def test_a_place_that_is_none(given, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         PluginSettings.of(given)
 
@@ -281,3 +284,16 @@ def test_the_place_of_snapshots_reaches_the_corpus(tmp_path):
     drafter.open_corpus()
     drafter.close()
     assert objects.is_dir()
+
+
+def test_stages_of_the_host_have_a_corpus_of_their_own(tmp_path):
+    here, objects = tmp_path / "here", tmp_path / "objects"
+    given = {
+        "corpus_snapshots": "s3://bucket",
+        "corpus_stages": {"sql/write": "host"},
+        "corpus_host": str(here),
+    }
+    settings = PluginSettings.of({"corpus": str(tmp_path / "fleet"), **given})
+    assert settings.corpus_host == str(here)
+    with pytest.raises(ConfigError, match="on this machine already"):
+        PluginSettings.of({"corpus": str(tmp_path / "fleet"), **given, "corpus_snapshots": objects.as_uri()})

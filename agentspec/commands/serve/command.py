@@ -200,7 +200,13 @@ def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
         type=option_types.reaches,
         metavar="STAGE=none|host|fleet,...",
         help="how far the outputs of a stage, and of all below it, travel: none = they stay in the engine, "
-        "host = a corpus in Redis does not get them (default: fleet)",
+        "host = on this machine (default: fleet)",
+    )
+    group.add_argument(
+        "--corpus-host",
+        metavar="DIR",
+        help="with a corpus in Redis: the folder for stages of the reach host, for the engines of this "
+        "machine (default: these outputs stay in the engine)",
     )
 
 

@@ -23,7 +23,7 @@ RUNNING_OPTIONS = ("control_token",)
 STARTED_OPTIONS = (
     *("model", "served_model_name", "max_model_len", "dtype", "max_draft", "draft_model", "rule", "price"),
     *("stage_budget_mb", "forest_file", "forest_folder", "strict_forest", "save_every_s"),
-    *("corpus", "corpus_snapshots", "corpus_stages"),
+    *("corpus", "corpus_snapshots", "corpus_stages", "corpus_host"),
 )
 FOREST_FILE_OPTIONS = ("forest_file", "forest_folder", "strict_forest", "save_every_s")
 # options that each engine does not support
@@ -79,7 +79,7 @@ def choose_engine(options: ServeOptions, settings: Settings) -> EngineChoice:
 
 def _check_corpus(options: ServeOptions, settings: Settings) -> None:
     if settings.engine.corpus is None:
-        for name in ("corpus_snapshots", "corpus_stages"):
+        for name in ("corpus_snapshots", "corpus_stages", "corpus_host"):
             if getattr(settings.engine, name):
                 corpus = options.name_of("corpus")
                 raise ConfigError(f"{options.name_of(name)} is for nothing without {corpus}")

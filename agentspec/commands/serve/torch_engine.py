@@ -28,7 +28,7 @@ from agentspec.recorded import CallLibrary, ReplayEngine, read
 from agentspec.vllm_plugin.versions import INSTALL, installed_version
 
 if TYPE_CHECKING:
-    from agentspec.corpus.corpus import Corpus
+    from agentspec.corpus.opening import EngineCorpus
 
 logger = logging.getLogger("agentspec")
 
@@ -49,6 +49,7 @@ class EmbeddedPlan:
         corpus: place of the outputs that engines share; None = they stay here.
         corpus_snapshots: URL of an object store for its snapshots; None = they are in the corpus.
         corpus_stages: how far the outputs of stages travel, by name.
+        corpus_host: folder for the outputs of stages that do not leave this machine; None = there is none.
     """
 
     config: EngineConfig
@@ -61,6 +62,7 @@ class EmbeddedPlan:
     corpus: str | None
     corpus_snapshots: str | None
     corpus_stages: Mapping[str, str]
+    corpus_host: str | None
 
     @classmethod
     def of(cls, options: ServeOptions, engine: EngineSettings, *, is_replaying: bool = False) -> EmbeddedPlan:
@@ -95,11 +97,16 @@ class EmbeddedPlan:
         if engine.forest_file is not None:
             check_place(engine.forest_file)
         if engine.corpus is not None:
-            from agentspec.corpus.corpus import check_corpus
+            from agentspec.corpus.opening import check_corpus
             from agentspec.corpus.reach import reaches
 
-            check_corpus(engine.corpus, engine.corpus_snapshots)
-            reaches(engine.corpus_stages or {}, options.name_of("corpus_stages"))
+            check_corpus(
+                engine.corpus,
+                engine.corpus_snapshots,
+                reaches(engine.corpus_stages or {}, options.name_of("corpus_stages")),
+                engine.corpus_host,
+                options.name_of("corpus_host"),
+            )
         if engine.forest_folder is not None and not Path(engine.forest_folder).is_dir():
             folder = options.name_of("forest_folder")
             raise ConfigError(f"{folder} {engine.forest_folder!r}: there is no such folder")
@@ -114,6 +121,7 @@ class EmbeddedPlan:
             corpus=engine.corpus,
             corpus_snapshots=engine.corpus_snapshots,
             corpus_stages=engine.corpus_stages or {},
+            corpus_host=engine.corpus_host,
         )
 
     def shown(self) -> dict[str, Any]:
@@ -141,6 +149,7 @@ class EmbeddedPlan:
             "corpus": self.corpus and without_password(self.corpus),
             "corpus_snapshots": self.corpus_snapshots,
             "corpus_stages": dict(self.corpus_stages),
+            "corpus_host": self.corpus_host,
             "trace": self.trace,
         }
 
@@ -158,7 +167,7 @@ class EmbeddedEngine:
     upstream: EmbeddedUpstream
     name: str
     lifetime: AbstractContextManager[object]
-    corpus: Corpus | None
+    corpus: EngineCorpus | None
 
 
 def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
@@ -182,15 +191,16 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
         logger.info("%d recorded answers in %s", len(plan.library), plan.trace)
         served = ReplayEngine(engine, plan.library)
     keeping: AbstractContextManager[object] = nullcontext()
-    corpus: Corpus | None = None
+    corpus: EngineCorpus | None = None
     if plan.corpus is not None and forest is not None:
-        from agentspec.corpus.corpus import open_corpus
+        from agentspec.corpus.opening import open_corpus
         from agentspec.corpus.reach import reaches
 
         corpus = open_corpus(
             *(plan.corpus, engine.vocabulary, engine.vocab_size, forest),
             snapshots=plan.corpus_snapshots,
             stages=reaches(plan.corpus_stages),
+            host=plan.corpus_host,
         )
         engine.share(corpus)
         keeping = _sharing(corpus)
@@ -204,7 +214,7 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
 
 
 @contextmanager
-def _sharing(corpus: Corpus) -> Iterator[None]:
+def _sharing(corpus: EngineCorpus) -> Iterator[None]:
     corpus.start()
     try:
         yield

@@ -62,6 +62,7 @@ SETTINGS = (
     "corpus",
     "corpus_snapshots",
     "corpus_stages",
+    "corpus_host",
 )
 
 

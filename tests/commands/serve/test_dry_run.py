@@ -205,6 +205,16 @@ def test_the_place_of_vllms_corpus_without_its_password(capsys: CAPSYS) -> None:
     assert engine["corpus"] == "redis://user@host:1/0"
 
 
+def test_a_corpus_of_the_host(capsys: CAPSYS, tmp_path: Path) -> None:
+    stages = ("--corpus-stages", "support=host,support/billing=none", "--corpus-host", str(tmp_path))
+    engine = shown(capsys, "--corpus", "redis://store:1/0", *stages)["engine"]
+    assert engine["corpus_stages"] == {"support": "host", "support/billing": "none"}
+    assert engine["corpus_host"] == str(tmp_path)
+    told = refused(capsys, "--corpus", "here", *stages)
+    assert "--corpus-host is for nothing: the corpus in 'here' is on this machine already" in told
+    assert "--corpus-host is for nothing without the setting engine.corpus" in refused(capsys, "--corpus-host", "here")
+
+
 def test_a_port_that_is_taken(taken_port: str, capsys: CAPSYS) -> None:
     assert f"can't listen on 127.0.0.1:{taken_port}: " in refused(capsys, "--port", taken_port)
 
