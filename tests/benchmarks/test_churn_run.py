@@ -36,6 +36,7 @@ def figures(**changed: Any) -> dict[str, Any]:
     return {**usual, "series": series, "budget_mb": 128, **changed}
 
 
+@pytest.mark.slow
 def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, picture = tmp_path / "new" / "churn.json", tmp_path / "other" / "churn.png"
     outputs = Outputs(json=path, plot=picture)
@@ -59,6 +60,7 @@ def test_one_scope(traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "least of 2 runs" in " ".join(printed)
 
 
+@pytest.mark.slow
 def test_nothing_is_forgotten_where_there_is_room(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = Sizes(tokens=10_000, budget_mb=64, dataset_tokens=5_000)
     assert run(lambda announce: make_report(traces, ["tenant"], sizes, announce), Outputs()) == 0
@@ -151,6 +153,7 @@ def test_wrong_options_are_named(option: str, capsys: pytest.CaptureFixture[str]
     assert repr(option.partition("=")[2]) in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_options_reach_the_benchmark(traces: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["churn", "--traces", str(traces), "--quick", "--scope", "stage"]
     assert main([*command, "--tokens", "2e4", "--budget-mb", "1"]) == 0

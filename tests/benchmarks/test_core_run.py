@@ -37,6 +37,7 @@ def test_with_the_peer(traces: Path, tiny: Sizes, tmp_path: Path, capsys: pytest
     assert told["provenance"]["peer"] == peer.version
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_peer")
 def test_without_the_peer(traces: Path, tiny: Sizes, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(lambda announce: make_report(traces, "arctic", tiny, announce), Outputs()) == 0

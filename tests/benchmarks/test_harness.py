@@ -50,6 +50,7 @@ def test_a_part_that_fails_costs_only_itself(tmp_path: Path) -> None:
     assert set(json.loads(path.read_text())["parts"]) == {"one"}
 
 
+@pytest.mark.slow
 def test_the_report_of_stages(tmp_path: Path) -> None:
     path = tmp_path / "stages.json"
     assert run(lambda announce: stages.make_report(None, 20, 1, announce), Outputs(json=path)) == 0

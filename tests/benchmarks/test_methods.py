@@ -39,6 +39,7 @@ def heads(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sql", "sampling"])
 def test_methods_on_a_small_workload(name: str, heads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = workloads.WORKLOADS[name]
@@ -124,6 +125,7 @@ def test_the_hybrid_of_a_draft_model_is_compared_with_that() -> None:
     assert found["hybrid_vs_best_part_mean"] == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_budgets_need_the_models_head(heads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "PRICES", (0.2,))
     found = measure.measure("sql_budgets", Places(heads), Sizes(1), lambda _: None)

@@ -81,6 +81,7 @@ def test_another_state_is_refused():
         state.read(b"abc")
 
 
+@pytest.mark.slow
 def test_each_set_is_measured_with_the_prior_of_the_others(tmp_path, capsys):
     traces = tmp_path / "traces"
     traces.mkdir()

@@ -75,6 +75,7 @@ def _question() -> Question:
     return draw(TRAINING, Random(3))
 
 
+@pytest.mark.slow
 def test_a_few_steps_lower_the_loss_and_a_stopped_run_goes_on(
     databases: dict[str, Database], bundled: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_saved_network_computes_the_same_in_transformers(tmp_path: Path) -> No
     assert all(torch.equal(loaded[name], weight) for name, weight in ours.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_draft_model_learns_the_chances_of_the_model_that_it_drafts_for(
     databases: dict[str, Database], tmp_path: Path
 ) -> None:

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.native.support.cpp_build import IS_THOROUGH
 
-pytestmark = pytest.mark.slow
 CORPUS = sorted(str(path) for path in (Path(__file__).parent / "cpp" / "corpus").iterdir())
 
 

@@ -7,7 +7,6 @@ import pytest
 from tests.native.support.cpp_build import CppBuild
 
 
-@pytest.mark.slow
 def test_cpp_tests_are_clean_under_asan_and_ubsan(sanitized):
     sanitized.ctest("--parallel", "2")
 

@@ -16,7 +16,8 @@ MEMBERS = ["kind", "table", "column", "filters", "group_by", "order_by", "limit"
 CONSTANTS = ["explanation_of_the_query", "number_of_tables", "certainty_of_the_answer"]
 
 
-@pytest.mark.parametrize("backend", ["xgrammar", pytest.param("guidance", marks=pytest.mark.slow)])
+@pytest.mark.slow  # two engines each
+@pytest.mark.parametrize("backend", ["xgrammar", "guidance"])
 def test_dictated_tokens_save_steps_and_change_no_output(backend: str) -> None:
     command = [sys.executable, "-m", "tests.real_vllm.support.dictated", backend]
     environment = {**os.environ, **bundled_on_cpu().environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

@@ -15,12 +15,13 @@ from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import bundled_on_cpu
 
 
+@pytest.mark.slow  # two servers each; the scenarios compare outputs, too
 @pytest.mark.parametrize(
     "flags",
-    [  # two servers each
+    [
         pytest.param((), id="as usual"),
-        pytest.param(SMALL_BATCH, id="chunked prefill", marks=pytest.mark.slow),
-        pytest.param(SMALL_CACHE, id="preemption", marks=pytest.mark.slow),
+        pytest.param(SMALL_BATCH, id="chunked prefill"),
+        pytest.param(SMALL_CACHE, id="preemption"),
     ],
 )
 def test_no_token_is_changed(tmp_path: Path, flags: tuple[str, ...]) -> None:

@@ -220,6 +220,7 @@ def test_an_engine_for_gateways_elsewhere_takes_their_tags_and_needs_their_key(
         assert gone(family)
 
 
+@pytest.mark.slow
 def test_what_vllm_refuses_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agentspec", "serve", "--model", str(bundled_model_dir())]
     run = subprocess.run(

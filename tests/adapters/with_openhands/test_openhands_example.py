@@ -84,6 +84,7 @@ def test_tests_that_an_agent_has_changed_do_not_count() -> None:
 
 
 @needs_engine
+@pytest.mark.slow
 def test_two_tasks_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "line.json"
     options = ["--task", "interval-merge", "--task", "text-wrap", "--json", str(file)]

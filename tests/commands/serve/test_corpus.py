@@ -46,7 +46,7 @@ class Server:
         return httpx.post(f"{self._url}/agentspec/{command}", json=arguments, timeout=TIMEOUT_S)
 
 
-@pytest.fixture(params=["folder", "redis"])
+@pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "redis"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "folder":
         yield str(tmp_path / "corpus")
@@ -89,6 +89,7 @@ def test_what_one_server_learned_the_others_know(place, start):
         assert num_from_store > num_drafted
 
 
+@pytest.mark.slow
 def test_an_output_that_ends_with_the_server_is_sent(tmp_path, start):
     place = str(tmp_path / "corpus")
     with start(place) as first:
@@ -97,6 +98,7 @@ def test_an_output_that_ends_with_the_server_is_sent(tmp_path, start):
         second.wait_for("learned_outputs_total", 1)
 
 
+@pytest.mark.slow
 def test_an_output_that_no_tree_learns_stays_here(tmp_path, start):
     place = str(tmp_path / "corpus")
     with start(place) as server:

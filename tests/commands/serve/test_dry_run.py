@@ -212,7 +212,8 @@ def test_a_corpus_of_the_host(capsys: CAPSYS, tmp_path: Path) -> None:
     assert engine["corpus_host"] == str(tmp_path)
     told = refused(capsys, "--corpus", "here", *stages)
     assert "--corpus-host is for nothing: the corpus in 'here' is on this machine already" in told
-    assert "--corpus-host is for nothing without the setting engine.corpus" in refused(capsys, "--corpus-host", "here")
+    told = refused(capsys, "--corpus-host", "here")
+    assert "--corpus-host is for nothing without the setting engine.corpus" in told
 
 
 def test_a_port_that_is_taken(taken_port: str, capsys: CAPSYS) -> None:

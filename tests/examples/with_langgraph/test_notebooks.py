@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -13,8 +14,13 @@ NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 CELL_LIMIT_S = 120
 
 
+def parameter(path: Path) -> Any:
+    """Return a notebook as a parameter. The one that runs an engine before and after is slow."""
+    return pytest.param(path, marks=pytest.mark.slow if path.stem.endswith("before_after") else ())
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", map(parameter, NOTEBOOKS), ids=lambda path: path.stem)
 def test_it_runs(path: Path) -> None:
     pytest.importorskip("torch")
     notebook = nbformat.read(path, as_version=4)

@@ -12,14 +12,8 @@ import pytest
 from benchmarks.vllm.speculators import bundled_on_cpu
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["guidance", "--async"],
-        pytest.param(["guidance"], marks=pytest.mark.slow),
-        pytest.param(["xgrammar", "--async"], marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow  # three engines each
+@pytest.mark.parametrize("arguments", [["guidance", "--async"], ["guidance"], ["xgrammar", "--async"]])
 def test_dictated_tokens_save_steps_and_change_no_output(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "tests.real_vllm.support.dictated", *arguments, "--quick"]
     environment = {**os.environ, **bundled_on_cpu().environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

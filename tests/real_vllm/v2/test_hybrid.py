@@ -83,9 +83,8 @@ def test_a_head_that_is_wrong_changes_no_token_and_is_soon_left_out(
         assert server.counters().num_draft_tokens == drafted.total()
 
 
-@pytest.mark.parametrize(
-    "flag", ["--async-scheduling", pytest.param("--no-async-scheduling", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["--async-scheduling", "--no-async-scheduling"])
 def test_a_model_that_is_right_drafts_what_the_trees_do_not_know(
     serving: Serving, expected: list[list[int]], flag: str
 ) -> None:

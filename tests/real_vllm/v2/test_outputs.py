@@ -28,7 +28,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
         return answers(server)
 
 
-@pytest.mark.parametrize("flag", ["--async-scheduling", "--no-async-scheduling"])
+@pytest.mark.parametrize(
+    "flag", ["--async-scheduling", pytest.param("--no-async-scheduling", marks=pytest.mark.slow)]
+)
 def test_no_token_is_changed(serving: Serving, expected: list[list[int]], flag: str) -> None:
     ours = Speculator("agentspec", num_tokens=15, settings={"price": 0.05}, flags=(flag,))
     with serving(ours) as server:
