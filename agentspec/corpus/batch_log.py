@@ -77,7 +77,7 @@ class BatchLog:
         return BatchSnapshot(snapshot.cursor, (self.decode(tenant, part) for part in snapshot.parts))
 
     def epoch(self, tenant: str) -> int:
-        """Return how often the tenant was erased."""
+        """Return the number of the tenant's last erasure, or 0."""
         return self.store.epoch(self.scope(tenant))
 
     def end(self, tenant: str) -> Cursor:

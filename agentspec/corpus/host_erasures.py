@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 
 from agentspec.corpus.erasure import Tombstone
 from agentspec.corpus.worker import Worker
-from agentspec.errors import CorpusError
+from agentspec.errors import AgentSpecError, CorpusError
 
 logger = logging.getLogger("agentspec")
 
 MARKS = "erased"  # folder of marks in that of the corpus
 _PAUSE_S = 0.5
-_MARKS_KEPT_S = 30 * 86400.0  # longer than any store keeps a tombstone
 
 
 class HostErasures:
@@ -31,6 +31,9 @@ class HostErasures:
         vocabulary: fingerprint of the tokenizer.
         erase: erases in the host's corpus, a whole tenant if there is no tombstone. May raise CorpusError.
 
+    Attributes:
+        num_failures: attempts that failed.
+
     Raises:
         CorpusError: the folder can't be used.
     """
@@ -42,11 +45,12 @@ class HostErasures:
         self._vocabulary = vocabulary
         self._erase = erase
         self._waiting: dict[Path, tuple[str, Tombstone | None]] = {}  # by their marks
+        self._done: set[Path] = set()  # marks of what this process has erased
         self._is_failing = False
         self._worker = Worker("host-erasures", self._wait_and_step)
+        self.num_failures = 0
         try:
             self._marks.mkdir(parents=True, exist_ok=True)
-            self._drop_old_marks()
         except OSError as error:
             raise CorpusError(f"the folder {str(self._marks)!r} can't be used: {error.strerror}") from error
 
@@ -70,31 +74,42 @@ class HostErasures:
 
     def step(self) -> None:
         """Carry out what waits. What fails waits for the next step."""
+        failure: Exception | None = None
         for mark, (tenant, tombstone) in list(self._waiting.items()):
             try:
-                if not mark.exists():
-                    self._erase(tenant, tombstone)
-                mark.touch()  # a mark in use stays
-                self._is_failing = False
-            except (CorpusError, OSError) as error:
-                self._fail(error)
-                return
-            del self._waiting[mark]
+                with self._alone() as is_alone:
+                    if is_alone:
+                        self._carry_out(mark, tenant, tombstone)
+                        del self._waiting[mark]
+            except (AgentSpecError, OSError) as error:
+                failure = error
+                self.num_failures += 1
+        if failure is not None and not self._is_failing:
+            logger.warning("an erasure of the fleet is not yet one in the corpus of this host: %s", failure)
+        self._is_failing = failure is not None
 
-    def _fail(self, error: Exception) -> None:
-        if not self._is_failing:
-            logger.warning("an erasure of the fleet is not yet one in the corpus of this host: %s", error)
-        self._is_failing = True
+    def _carry_out(self, mark: Path, tenant: str, tombstone: Tombstone | None) -> None:
+        if mark not in self._done and not mark.exists():
+            self._erase(tenant, tombstone)
+        self._done.add(mark)  # if the mark can't be written, it alone is tried again
+        mark.touch()
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Keep the other engines of the host from erasing. Yields False if one of them is erasing now."""
+        self._marks.mkdir(parents=True, exist_ok=True)
+        folder = os.open(self._marks, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield True
+        except BlockingIOError:
+            yield False
+        finally:
+            os.close(folder)
 
     def _mark(self, tenant: str, name: bytes) -> Path:
         content = "\0".join((self._vocabulary, tenant)).encode() + b"\0" + name
         return self._marks / blake2b(content, digest_size=16).hexdigest()
-
-    def _drop_old_marks(self) -> None:
-        before_s = time.time() - _MARKS_KEPT_S
-        for mark in os.scandir(self._marks):
-            if mark.stat().st_mtime < before_s:
-                Path(mark.path).unlink(missing_ok=True)
 
     def _wait_and_step(self) -> None:
         if not self._worker.closing.wait(_PAUSE_S):

@@ -129,7 +129,10 @@ class Learner:
         self._parts = replace(self._parts, note=note)
 
     def follow_too(self, tenants: Callable[[], Iterable[str]]) -> None:
-        """Follow these tenants as well, though the store may list none of them. Before the start."""
+        """Follow these tenants as well, and announce them to a store that does not list them.
+
+        Before the start.
+        """
         self._more_tenants = tenants
 
     def tenants(self) -> list[str]:
@@ -202,8 +205,11 @@ class Learner:
             return
         self._tenants_s = self._clock()
         try:
-            self._add_tenants(self._log.tenants())
+            listed = self._log.tenants()
+            self._add_tenants(listed)
             self._knows_tenants = True
+            for tenant in set(self._more_tenants()).difference(listed):
+                self._publisher.announce(tenant)
         except CorpusError as error:
             self._failed(error)
 

@@ -65,7 +65,9 @@ def _check_host(
     if _is_on_host(location, snapshots):
         raise ConfigError(f"{name} is for nothing: the corpus in {location!r} is on this machine already")
     if HOST not in stages.values():
-        raise ConfigError(f"{name} is for nothing: no stage of corpus_stages has the reach host")
+        raise ConfigError(f"{name} is for nothing: no stage has the reach host")
+    if not is_remote(location) and Path(host).resolve() == Path(location).resolve():
+        raise ConfigError(f"{name} {host!r} is the folder of the corpus: name another one")
 
 
 def open_corpus(

@@ -44,8 +44,8 @@ class Outbox:
         self.unsent: Batch | None = None
         self.is_refused = False  # the last batch could not be encoded
 
-    def add(self, record: Output | Part) -> None:
-        """Add an output to be published whole, or a part of one that is being written."""
+    def add(self, record: Output | Part | Count) -> None:
+        """Add an output to be published whole, a part of one that is being written, or a placeholder."""
         self._records.append(record)
         self._num_bytes += _size(record)
 

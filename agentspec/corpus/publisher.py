@@ -14,7 +14,7 @@ from typing import Protocol
 from agentspec.corpus.batch import Batch, ForgetStage, ModelUpdate, Part
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.circuit_breaker import CircuitBreaker
-from agentspec.corpus.erasure import Erasure, Tombstone, names
+from agentspec.corpus.erasure import PLACEHOLDER, Erasure, Tombstone, names
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.novelty import Novelty, NoveltyGate
 from agentspec.corpus.outbox import Outbox
@@ -225,6 +225,13 @@ class Publisher:
         Nothing is sent for a tenant before :meth:`enter_epoch`.
         """
         return list(dict.fromkeys([*self._outboxes, *self._memory.lost_tenants()]))
+
+    def announce(self, tenant: str) -> None:
+        """Let the store know a tenant of which it holds nothing: what it does not know, nobody can erase."""
+        with self._working:
+            outbox = self._outboxes[tenant]
+            if outbox.epoch is not None and not outbox.num_bytes:
+                outbox.add(PLACEHOLDER)
 
     def next_number(self, tenant: str) -> int:
         """Return the sequence number of the tenant's next record."""

@@ -109,7 +109,8 @@ redis.call('HDEL', facts, 'snapshot', 'previous', 'bytes', 'key')
 redis.call('XTRIM', log, 'MAXLEN', 0)  -- the stream itself stays: its ids go on rising
 redis.call('DEL', lease)
 redis.call('HINCRBY', facts, 'fence', 1)
-redis.call('HINCRBY', facts, 'epoch', 1)
+local before, now = tonumber(redis.call('HGET', facts, 'epoch') or 0), tonumber(redis.call('TIME')[1])
+redis.call('HSET', facts, 'epoch', string.format('%d', math.max(before + 1, now)))
 """
 _STATS = """
 local log, facts, prefix = KEYS[1], KEYS[2], ARGV[1]

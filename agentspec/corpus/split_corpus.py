@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -63,8 +64,11 @@ class SplitCorpus:
     def close(self, timeout_s: float = 5.0) -> None:
         """Send what is left, as far as the time allows, and close the stores."""
         end_s = time.monotonic() + timeout_s
-        for part in (self._host, self._fleet, self._erasures):
-            part.close(max(0.0, end_s - time.monotonic()))
+        closing = threading.Thread(target=self._fleet.close, args=(timeout_s,))  # neither waits for the other
+        closing.start()
+        self._erasures.close(timeout_s / 2)  # first: it uses the host's store
+        self._host.close(max(0.0, end_s - time.monotonic()))
+        closing.join()
 
     def share(
         self,
@@ -96,10 +100,10 @@ class SplitCorpus:
         publishers, learners = (fleet.publisher, host.publisher), (fleet.learner, host.learner)
         since_s = [one.since_success_s for one in publishers if one.since_success_s is not None]
         return CorpusFigures(
-            replace(_sum(*publishers, but="since_success_s"), since_success_s=min(since_s, default=None)),
+            replace(_sum(*publishers, but="since_success_s"), since_success_s=max(since_s, default=None)),
             replace(_sum(*learners, but="lag_s"), lag_s=max(one.lag_s for one in learners)),
             fleet.num_snapshots + host.num_snapshots,
-            fleet.num_snapshot_failures + host.num_snapshot_failures,
+            fleet.num_snapshot_failures + host.num_snapshot_failures + self._erasures.num_failures,
             fleet.memory_bytes + host.memory_bytes,
         )
 

@@ -225,7 +225,8 @@ class SqliteStore:
             file.execute("delete from entries where scope = ?", (number,))
             file.execute("delete from snapshots where scope = ?", (number,))
             file.execute(
-                "update scopes set epoch = epoch + 1, fence = fence + 1, holder = '', lease_end_s = 0"
+                "update scopes set epoch = max(epoch + 1, cast(strftime('%s') as integer)),"
+                " fence = fence + 1, holder = '', lease_end_s = 0"
                 " where id = ?",
                 (number,),
             )

@@ -125,7 +125,11 @@ class CorpusStore(Protocol):
         """Return the cursor behind the newest entry."""
 
     def epoch(self, scope: Scope) -> int:
-        """Return how often the scope was erased: trees from before must be dropped."""
+        """Return the number of the scope's last erasure, or 0: trees from before must be dropped.
+
+        It is the time in seconds since 1970, or one more than the number before. So no two erasures have the
+        same, even if the store has lost its content between them.
+        """
 
     def lease(self, scope: Scope, holder: str, ttl_s: float) -> int | None:
         """Return a fencing number, greater than all before, if the holder may write the snapshot now."""

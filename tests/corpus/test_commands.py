@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_stats_count_each_output_once(engine, location, capsys):
     acme, globex = figures(location, capsys)
     assert (acme["tenant"], acme["vocabulary"], acme["is_encrypted"]) == ("acme", VOCABULARY, False)
     assert (acme["num_outputs"], acme["num_tokens"], acme["num_log_batches"]) == (3, 14, 3)
-    assert (acme["num_origins"], acme["num_erasures"], acme["num_tombstones"]) == (1, 0, 0)
+    assert (acme["num_origins"], acme["erasure_age_s"], acme["num_tombstones"]) == (1, None, 0)
     assert acme["num_snapshot_bytes"] > 0
     assert acme["snapshot_age_s"] < 3600
     assert acme["retention"] == {"most_bytes": 1 << 30, "most_age_s": 86400.0 * 3}
@@ -159,7 +160,9 @@ def test_stats_say_what_was_erased(engine, location, capsys):
     fill(engine)
     assert corpus("forget", location, "--tenant", "acme", "--stage", "plan", "--yes") == 0
     (acme,) = figures(location, capsys)
-    assert (acme["num_erasures"], acme["num_outputs"]) == (1, 2)
+    assert (0 <= acme["erasure_age_s"] < 1000, acme["num_outputs"]) == (True, 2)
+    assert corpus("stats", location) == 0
+    assert re.search(r"  erased    as a whole .* ago, stages or persons \d+ time", shown(capsys))
     assert acme["num_tombstones"] >= 1
     assert [stage["stage"] for stage in acme["stages"]] == ["sql/extract"]
 
@@ -440,8 +443,8 @@ def test_a_tenant_is_forgotten_with_its_adapters_and_vocabularies(engine, locati
     other.store.close()
     assert corpus("forget", location, "--tenant", "acme", "--yes") == 0
     assert set(engine.store.stats()) == {Scope(VOCABULARY, "acme2")}
-    assert engine.store.epoch(Scope(VOCABULARY, adapter)) == 1
-    assert engine.store.epoch(Scope("llama-3", "acme")) == 1
+    assert engine.store.epoch(Scope(VOCABULARY, adapter)) > 0
+    assert engine.store.epoch(Scope("llama-3", "acme")) > 0
 
 
 def test_a_stage_without_a_workflow_is_forgotten_for_vllm_too(engine, location, capsys):
@@ -458,13 +461,13 @@ def test_a_tenant_is_forgotten_though_its_log_is_empty(engine, location):
     engine.store.rewrite(scope, [(engine.store.end(scope), None)])
     assert engine.store.stats() == {}
     assert corpus("forget", location, "--tenant", "acme", "--yes") == 0
-    assert engine.store.epoch(scope) == 1
+    assert engine.store.epoch(scope) > 0
 
 
 def test_a_tenant_that_the_store_no_longer_knows_needs_its_vocabulary(engine, location):
     assert corpus("forget", location, "--tenant", "acme", "--yes") == 1
     assert corpus("forget", location, "--tenant", "acme", "--yes", "--vocabulary", VOCABULARY) == 0
-    assert engine.store.epoch(engine.log.scope("acme")) == 1
+    assert engine.store.epoch(engine.log.scope("acme")) > 0
 
 
 def test_nothing_is_forgotten_unless_it_is_confirmed(engine, location, monkeypatch, capsys):

@@ -126,7 +126,7 @@ def test_a_user_with_a_password_sees_its_keys_alone(tmp_path):
             store.rewrite(SCOPE, [(store.end(SCOPE), b"y")])
             assert store.wrapped_key(SCOPE, b"key") == b"key"
             store.erase(SCOPE)
-            assert store.epoch(SCOPE) == 1
+            assert store.epoch(SCOPE) > 0
         with closing(RedisStore(f"redis://engine:wrong@127.0.0.1:{port}")) as store:
             with pytest.raises(CorpusError, match=r"(?i)password") as caught:
                 store.publish(SCOPE, b"x")

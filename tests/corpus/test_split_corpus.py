@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import redis
 
 from agentspec import Forest
 from agentspec.corpus.batch import ForgetStage, ForgetSubject
@@ -19,7 +22,7 @@ from agentspec.corpus.opening import check_corpus, open_corpus
 from agentspec.corpus.output import Output
 from agentspec.corpus.reach import reaches
 from agentspec.corpus.split_corpus import SplitCorpus
-from agentspec.corpus.store import open_store
+from agentspec.corpus.store import Scope, open_store
 from agentspec.errors import ConfigError, CorpusError, UnknownRequestError
 from agentspec.stages import StageKey
 from tests.corpus.support.memory_store import MemoryStore
@@ -225,11 +228,103 @@ def test_an_erasure_that_fails_is_tried_again(tmp_path, caplog):
     again.note("acme", b"1", None)
     again.step()
     assert erased == [("acme", None), ("globex", ForgetStage(("plan",)))]
-    HostErasures(tmp_path, "another", erase).step()
     other = HostErasures(tmp_path, "another", erase)
     other.note("acme", b"1", None)
     other.step()
     assert len(erased) == 3
+
+
+def test_an_erasure_that_fails_holds_up_no_other(tmp_path):
+    erased: list[str] = []
+
+    def erase(tenant: str, tombstone: object) -> None:
+        if tenant == "acme":
+            raise CorpusError("its key")
+        erased.append(tenant)
+
+    erasures = HostErasures(tmp_path, VOCABULARY, erase)
+    for tenant in ("acme", "globex"):
+        erasures.note(tenant, b"1", None)
+    for _ in range(2):
+        erasures.step()
+    assert (erased, erasures.num_failures) == (["globex"], 2)
+
+
+def test_an_erasure_is_not_repeated_because_its_mark_can_not_be_written(tmp_path, monkeypatch):
+    erased: list[str] = []
+    erasures = HostErasures(tmp_path, VOCABULARY, lambda tenant, _: erased.append(tenant))
+    shutil.rmtree(tmp_path / MARKS)  # an operator empties the folder
+    erasures.note("acme", b"1", None)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "touch", disk_full)
+        for _ in range(3):
+            erasures.step()
+    assert not list((tmp_path / MARKS).iterdir())
+    erasures.step()
+    assert len(list((tmp_path / MARKS).iterdir())) == 1
+    assert erased == ["acme"]
+
+
+def disk_full(self: Path) -> None:
+    raise OSError(errno.ENOSPC, "no space")
+
+
+def test_engines_of_a_host_erase_one_after_the_other(tmp_path):
+    erased: list[str] = []
+    other = HostErasures(tmp_path, VOCABULARY, lambda tenant, _: erased.append(tenant))
+    other.note("acme", b"1", None)
+    one = HostErasures(tmp_path, VOCABULARY, lambda *_: other.step())  # while this one erases
+    one.note("acme", b"1", None)
+    one.step()
+    assert not erased
+    other.step()
+    assert not erased  # it has been done
+    other.note("acme", b"2", None)
+    other.step()
+    assert erased == ["acme"]
+
+
+def test_the_fleet_knows_the_tenants_of_its_hosts(fleet, tmp_path):
+    with engine(fleet, tmp_path) as one:
+        one.finish("here", 1, 2)
+        wait_for(lambda: fleet.tenants(VOCABULARY) == ["acme"])
+        erase(fleet, None)
+        wait_for(lambda: any((tmp_path / MARKS).iterdir()))
+        assert not stored_in(tmp_path)
+        one.finish("here", 3, 4)
+        wait_for(lambda: stored_in(tmp_path) == {("here", (3, 4))})
+    assert not any(
+        isinstance(record, Output)
+        for batch in stored(BatchLog(fleet, VOCABULARY), "acme")
+        for record in batch.records
+    )
+
+
+@pytest.mark.usefixtures("redis_url")
+def test_a_flushed_store_begins_no_epoch_again(tmp_path, redis_port):
+    """The mark of an erasure from before does not stand for one from after it."""
+    scope = Scope(VOCABULARY, "acme")
+    epochs = []
+    with (
+        closing(open_store(f"redis://127.0.0.1:{redis_port}/0")) as store,
+        redis.Redis(port=redis_port) as client,
+    ):
+        for _ in range(2):
+            store.erase(scope)
+            epochs.append(store.epoch(scope))
+            client.flushall()
+            assert store.epoch(scope) == 0
+            time.sleep(1.0)  # epochs are seconds
+    assert epochs[0] < epochs[1]
+
+
+def test_a_corpus_that_hangs_takes_no_time_from_the_other(fleet, tmp_path, monkeypatch):
+    one = Engine(fleet, tmp_path)
+    one.corpus.start()
+    one.finish("plan", 1, 2)
+    monkeypatch.setattr(one.corpus._host, "close", time.sleep)
+    one.corpus.close(1.0)
+    assert fleet.tenants(VOCABULARY) == ["acme"]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +333,11 @@ def test_an_erasure_that_fails_is_tried_again(tmp_path, caplog):
         ({"host": "redis://here"}, "must be a folder of this machine, not 'redis://here'"),
         ({"host": ""}, "must be a folder of this machine"),
         ({"location": "/srv/corpus"}, "'/srv/corpus' is on this machine already"),
-        ({"stages": {("a",): "none"}}, "no stage of corpus_stages has the reach host"),
+        (
+            {"location": "/srv/a/../host", "snapshots": "s3://bucket"},
+            "'/srv/host' is the folder of the corpus",
+        ),
+        ({"stages": {("a",): "none"}}, "no stage has the reach host"),
     ],
 )
 def test_a_corpus_of_the_host_that_is_for_nothing(given, said):

@@ -385,7 +385,8 @@ def test_an_erased_scope_begins_anew(store):
     wrapped = store.wrapped_key(SCOPE, b"first")
     store.erase(SCOPE)
     assert (batches(store), store.snapshot(SCOPE), store.stats()) == ([], None, {})
-    assert store.epoch(SCOPE) == 1
+    epoch = store.epoch(SCOPE)
+    assert epoch > 0
     assert store.wrapped_key(SCOPE, b"second") == b"second" != wrapped
     new_fence = store.lease(SCOPE, "someone else", FOREVER_S)
     assert new_fence is not None
@@ -393,7 +394,7 @@ def test_an_erased_scope_begins_anew(store):
     store.publish(SCOPE, b"y")
     assert batches(store, after=cursor) == [b"y"]
     store.erase(SCOPE)
-    assert store.epoch(SCOPE) == 2
+    assert store.epoch(SCOPE) > epoch
 
 
 def test_nothing_is_published_from_before_an_erasure(store):
@@ -401,7 +402,7 @@ def test_nothing_is_published_from_before_an_erasure(store):
     store.erase(SCOPE)
     assert not store.publish(SCOPE, b"late", epoch=0)
     assert batches(store) == []
-    assert store.publish(SCOPE, b"new", epoch=1)
+    assert store.publish(SCOPE, b"new", epoch=store.epoch(SCOPE))
     assert store.publish(SCOPE, b"any")
     assert batches(store) == [b"new", b"any"]
 

@@ -268,7 +268,7 @@ def test_settings(tmp_path):
         ({"corpus": "here", "corpus_snapshots": 3}, "corpus_snapshots must be a URL, not 3"),
         ({"corpus_host": "here"}, "corpus_host is for nothing without corpus"),
         ({"corpus": "redis://store", "corpus_host": 3}, "corpus_host must be a folder, not 3"),
-        ({"corpus": "redis://store", "corpus_host": "here"}, "no stage of corpus_stages has the reach host"),
+        ({"corpus": "redis://store", "corpus_host": "here"}, "no stage has the reach host"),
         ({"corpus": "here", "corpus_snapshots": "ftp://host/x"}, "'ftp://host/x' is no place for snapshots"),
     ],
 )

@@ -46,7 +46,7 @@ class ScopeFigures:
     num_origins: int
     num_snapshot_bytes: int
     snapshot_age_s: float | None
-    num_erasures: int
+    erasure_age_s: float | None  # of the last one of the whole
     num_tombstones: int
     num_unreadable: int
     retention: Retention | None
@@ -85,7 +85,7 @@ def _figures(store: CorpusStore, scope: Scope, stats: ScopeStats, inventory: Inv
         num_origins=len(inventory.origins),
         num_snapshot_bytes=stats.num_snapshot_bytes,
         snapshot_age_s=_age_s(stats.snapshot_minute) if stats.num_snapshot_bytes else None,
-        num_erasures=store.epoch(scope),
+        erasure_age_s=_age_s(epoch // 60) if (epoch := store.epoch(scope)) else None,
         num_tombstones=inventory.num_tombstones,
         num_unreadable=inventory.num_unreadable,
         retention=stats.retention,
@@ -130,11 +130,13 @@ def _shown(figures: ScopeFigures) -> str:
         f"  snapshot  {_snapshot(figures)}",
         f"  limits    {_limits(figures.retention)}",
     ]
-    if figures.num_erasures or figures.num_tombstones:
-        lines.append(
-            f"  erased    {counted(figures.num_erasures, 'time')} as a whole, and stages or persons "
-            f"{counted(figures.num_tombstones, 'time')}"
-        )
+    erasures = []
+    if figures.erasure_age_s is not None:
+        erasures.append(f"as a whole {duration(figures.erasure_age_s)} ago")
+    if figures.num_tombstones:
+        erasures.append(f"stages or persons {counted(figures.num_tombstones, 'time')}")
+    if erasures:
+        lines.append(f"  erased    {', '.join(erasures)}")
     if figures.num_unreadable:
         lines.append(f"  damaged   {counted(figures.num_unreadable, 'batch', 'batches')}: see `verify`")
     if figures.stages:
