@@ -20,7 +20,7 @@ def parameter(path: Path) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
-@pytest.mark.parametrize("path", map(parameter, NOTEBOOKS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [parameter(path) for path in NOTEBOOKS], ids=lambda path: path.stem)
 def test_it_runs(path: Path) -> None:
     pytest.importorskip("torch")
     notebook = nbformat.read(path, as_version=4)
