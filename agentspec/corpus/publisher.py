@@ -306,6 +306,7 @@ class Publisher:
             except AgentSpecError:  # nothing that an engine writes; an erasure has to empty the trees then
                 logger.exception("an output of %s can't be shared", finished.stage)
                 self._memory.note(finished.stage, finished.subject)
+            time.sleep(0)  # a decode step that waits for the GIL has it now, not after all of these
 
     def _judge(self, finished: FinishedOutput, now_s: float) -> None:
         outbox = self._outboxes[finished.stage.tenant]
