@@ -100,10 +100,7 @@ class HostErasures:
         self._marks.mkdir(parents=True, exist_ok=True)
         folder = os.open(self._marks, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield True
-        except BlockingIOError:
-            yield False
+            yield _is_locked(folder)
         finally:
             os.close(folder)
 
@@ -114,3 +111,12 @@ class HostErasures:
     def _wait_and_step(self) -> None:
         if not self._worker.closing.wait(_PAUSE_S):
             self.step()
+
+
+def _is_locked(folder: int) -> bool:
+    """Lock a folder, by its descriptor. Return False if another descriptor has the lock."""
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
