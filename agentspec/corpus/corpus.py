@@ -79,7 +79,7 @@ class CorpusFigures:
         publisher: of this engine's outputs.
         learner: of other engines' outputs.
         num_snapshots: snapshots written.
-        num_snapshot_failures: attempts that failed, and of erasures that were met elsewhere.
+        num_snapshot_failures: attempts that failed, and failed erasures in the corpus of a host.
         memory_bytes: of outputs remembered.
     """
 

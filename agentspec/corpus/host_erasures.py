@@ -66,7 +66,7 @@ class HostErasures:
         """Erase soon, unless it was done before. Thread-safe.
 
         Args:
-            tenant: whose outputs.
+            tenant: owner of the outputs.
             name: of the erasure, unique in the tenant.
             tombstone: names a stage or a person; None = the whole tenant.
         """

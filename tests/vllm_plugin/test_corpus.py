@@ -7,15 +7,17 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
+from agentspec.corpus.store import open_store
 from agentspec.corpus.written import LEAST_PART
 from agentspec.errors import ConfigError
 from agentspec.forest.sessions import session_hash
@@ -27,6 +29,8 @@ from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.planner import StepPlanner
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
+from tests.corpus.support.redis_server import running
+from tests.corpus.support.replica import stored
 from tests.vllm_plugin.support.device import MAX_ROWS, Device
 from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
 
@@ -286,14 +290,29 @@ def test_the_place_of_snapshots_reaches_the_corpus(tmp_path):
     assert objects.is_dir()
 
 
-def test_stages_of_the_host_have_a_corpus_of_their_own(tmp_path):
-    here, objects = tmp_path / "here", tmp_path / "objects"
-    given = {
-        "corpus_snapshots": "s3://bucket",
-        "corpus_stages": {"sql/write": "host"},
-        "corpus_host": str(here),
-    }
-    settings = PluginSettings.of({"corpus": str(tmp_path / "fleet"), **given})
-    assert settings.corpus_host == str(here)
+def test_a_corpus_of_the_host_needs_another_one_elsewhere(tmp_path):
+    given = {"corpus_stages": {"sql/write": "host"}, "corpus_host": str(tmp_path / "here")}
     with pytest.raises(ConfigError, match="on this machine already"):
-        PluginSettings.of({"corpus": str(tmp_path / "fleet"), **given, "corpus_snapshots": objects.as_uri()})
+        PluginSettings.of({"corpus": str(tmp_path / "fleet"), **given})
+
+
+def test_stages_of_the_host_have_a_corpus_of_their_own(tmp_path):
+    """Also those without a workflow, which have another path here."""
+    here = tmp_path / "here"
+    stages = {"corpus_stages": {"sql": "host", "plan": "host"}, "corpus_host": str(here)}
+    paths = [adapted(StageKey.parse(name, "acme"), None) for name in ("sql/write", "plan", "open")]
+    with running(tmp_path) as port:
+        _, drafter = v1(vllm_config(corpus=f"redis://127.0.0.1:{port}/0", **stages))
+        drafter.texts.__dict__["vocabulary"] = "test"
+        drafter.open_corpus()
+        for stage in paths:
+            drafter.corpus.share(stage, np.array([1, 2], np.int32))
+        drafter.close()
+        assert stored_stages(f"redis://127.0.0.1:{port}/0") == {paths[2]}
+    assert stored_stages(str(here)) == {paths[0], paths[1]}
+
+
+def stored_stages(place: str) -> set[StageKey]:
+    with closing(open_store(place)) as store:
+        batches = stored(BatchLog(store, "test"), "acme")
+    return {record.stage for batch in batches for record in batch.records if isinstance(record, Output)}
