@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter as Sums
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from agentspec.corpus.batch import (
     PASSING,

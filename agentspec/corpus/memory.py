@@ -21,7 +21,7 @@ _MOST_LOST = 1 << 16  # names per tenant
 @dataclass(slots=True)
 class _Known:
     output: Output
-    subjects: set[bytes] = field(default_factory=set)
+    subjects: frozenset[bytes] = frozenset()  # most have none
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class OutputMemory:
                 known = self._known[output.stage.tenant, digest] = _Known(output)
                 self._num_bytes += _size(output)
             if output.subject:
-                known.subjects.add(output.subject)
+                known.subjects |= {output.subject}
             while self._num_bytes > self._most_bytes:
                 self._drop_oldest()
 

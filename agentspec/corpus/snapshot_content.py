@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from agentspec.corpus.batch import ORIGIN_BYTES, PASSING, Batch, Count, ForgetStage, ForgetSubject, split
 from agentspec.corpus.erasure import Erasure

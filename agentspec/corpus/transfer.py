@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Record, encode
 from agentspec.corpus.contents import ScopeContents

@@ -10,13 +10,16 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 
 SESSION_BYTES = 8
+_RECENT_SESSIONS = 4096  # a run has many requests
 
 SessionKey = tuple[str, bytes]  # tenant, hash of the session's name
 
 
+@lru_cache(_RECENT_SESSIONS)
 def session_hash(tenant: str, session: str) -> bytes:
     """Return what stands for a tenant's session in the forest and in shared outputs: 8 bytes.
 

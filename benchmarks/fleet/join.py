@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from agentspec.corpus.batch import ORIGIN_BYTES, Batch, split
 from agentspec.corpus.batch_log import BatchLog

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from agentspec.corpus.output import Output
 from agentspec.forest.file import MOST_USES
@@ -46,7 +47,9 @@ def read_outputs(path: Path, num_calls: int | None, half: int) -> dict[bytes, Ou
     outputs: dict[bytes, Output] = {}
     for output in each_output(path, num_calls, half):
         before = outputs.get(output.digest)
-        outputs[output.digest] = replace(output, uses=min(before.uses + 1, MOST_USES)) if before else output
+        outputs[output.digest] = (
+            structs.replace(output, uses=min(before.uses + 1, MOST_USES)) if before else output
+        )
     return outputs
 
 

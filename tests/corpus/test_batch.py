@@ -6,7 +6,6 @@ import struct
 import tracemalloc
 import zlib
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentspec.corpus import batch as batch_module
 from agentspec.corpus.batch import (
