@@ -21,6 +21,7 @@ BARS = (
         le,
         1.05,
     ),
+    Bar("the same, with ten times its own outputs", "publish", "overload_step_p99_vs_alone", le, 1.05),
     Bar("publish: errors", "publish", "num_errors", le, 0, is_summed=False),
     Bar("publish: most lag, s", "publish", "lag_s_max", le, 15, is_summed=False),
     Bar("an output drafts elsewhere, SQLite, ms, p99", "fresh", "fresh_ms_p99_sqlite", le, 200),
