@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -41,6 +42,10 @@ LOADS = {"steady": (1, 0.5), "flood": (1, OVERLOAD), "overload": (OVERLOAD, OVER
 NUM_LIVE = 8
 STEP_TOKENS = 4
 MODEL_S = 0.002  # of a step, in which the engine's thread waits for a device
+_COUNTS = {
+    "publisher": ("num_published", "num_dropped", "num_bytes", "num_failures"),
+    "learner": ("num_tokens", "num_dropped", "num_missing", "num_failures", "cpu_s"),
+}
 _BATCH_OUTPUTS = 64
 _CALIBRATION_TOKENS_PER_S = 1e5
 _WARM_UP_S = 2.0
@@ -53,19 +58,18 @@ _SAMPLE_S = 0.25
 def measure(sizes: Sizes, announce: Announce) -> Figures:
     """Measure both drivers under all loads.
 
-    The requests that take steps could finish some 32 outputs in a second. The engine publishes 50, or 500 under
-    overload.
+    The requests that take steps could finish some 32 outputs in a second. The engine publishes 50, or 500
+    under overload.
     """
     by_driver: Figures = {}
     for driver in DRIVERS:
         announce(f"publish: {driver}")
-        with empty_place(driver) as location:
-            by_driver[driver] = in_fresh_process(_measured, location, sizes)
+        by_driver[driver] = in_fresh_process(_measured, driver, sizes)
     loads = [found[name] for found in by_driver.values() for name in LOADS]
     return {
         "publish_us_p50": max(load["publish_us_p50"] for load in loads),
         "publish_us_p99": max(load["publish_us_p99"] for load in loads),
-        "num_errors": sum(load["num_errors"] for load in loads),
+        "num_errors": sum(found["num_errors"] for found in by_driver.values()),
         "lag_s_max": max(load["lag_s_max"] for load in loads),
         "step_p99_vs_alone": _vs_alone(by_driver, "flood", "step_us_p99"),
         "trees_p99_vs_alone": _vs_alone(by_driver, "flood", "trees_us_p99"),
@@ -80,32 +84,31 @@ def _vs_alone(by_driver: Figures, load: str, name: str) -> float:
     return vs
 
 
-def _measured(location: str, sizes: Sizes) -> Figures:
+def _measured(driver: str, sizes: Sizes) -> Figures:
+    """Measure one driver. Loads take turns with steps without a store: the machine's speed varies."""
     errors, trees = LoggedErrors(), forest()
-    with running_corpus(location, trees) as corpus:
+    with empty_place(driver) as location, running_corpus(location, trees) as corpus:
         learned_per_s = _learnable(corpus, location)
-        found: Figures = {"learnable_tokens_per_s": learned_per_s}
-        for name, (own, others) in LOADS.items():
-            with _others(location, others * learned_per_s, sizes.publish_s) as num_sent:
+    loads = {name: Load(trees, own * sizes.publish_rate_per_s) for name, (own, _) in LOADS.items()}
+    alone = LiveBatch(trees)
+    duration_s = sizes.publish_s / sizes.publish_rounds
+    for _ in range(sizes.publish_rounds):
+        with empty_place(driver) as location:
+            with running_corpus(location, trees) as corpus:
+                time.sleep(CorpusConfig().join_s)  # without the limit of the CPU share
+                for name, (_, others) in LOADS.items():
+                    with _others(location, others * learned_per_s, duration_s) as num_sent:
+                        time.sleep(_WARM_UP_S)
+                        loads[name].run(corpus, num_sent, duration_s)
+            with _others(location, OVERLOAD * learned_per_s, duration_s):  # they take as much of the machine
                 time.sleep(_WARM_UP_S)
-                before, begin_s = num_sent(), time.monotonic()
-                found[name] = _under_load(corpus, trees, own * sizes.publish_rate_per_s, sizes.publish_s)
-                found[name]["others_tokens_per_s"] = (num_sent() - before) / (time.monotonic() - begin_s)
-            found[name]["num_errors"] = errors.num_errors
-    with _others(location, OVERLOAD * learned_per_s, sizes.publish_s):  # they take as much of the machine
-        time.sleep(_WARM_UP_S)
-        found["alone"] = _alone(trees, sizes.publish_s)  # last: with as much in the trees
-    return found
-
-
-def _alone(trees: Forest, duration_s: float) -> Figures:
-    """Take steps without a store. Return their times."""
-    batch = LiveBatch(trees)
-    begin_s = time.monotonic()
-    while time.monotonic() < begin_s + duration_s:
-        batch.step()
-    batch.end()
-    return batch.figures()
+                alone.run(duration_s)
+    return {
+        "learnable_tokens_per_s": learned_per_s,
+        "num_errors": errors.num_errors,
+        **{name: load.figures() for name, load in loads.items()},
+        "alone": alone.figures(),
+    }
 
 
 def _learnable(corpus: Corpus, location: str) -> float:
@@ -119,43 +122,55 @@ def _learnable(corpus: Corpus, location: str) -> float:
     return tokens_per_cpu_s * CorpusConfig().cpu_share
 
 
-def _under_load(corpus: Corpus, trees: Forest, rate_per_s: float, duration_s: float) -> Figures:
-    """Publish at a rate, between steps of a batch. Return the times, and what became of the outputs."""
-    before = corpus.figures()
-    publish_us: list[float] = []
-    lags_s = [0.0]
-    rng = np.random.default_rng(1)
-    batch = LiveBatch(trees)
-    begin_s = time.monotonic()
-    for number in range(int(rate_per_s * duration_s)):
-        tokens = _tokens(rng)
-        while time.monotonic() < begin_s + number / rate_per_s:
-            batch.step()
-        publish_us.append(_us(partial(corpus.share, STAGE, tokens, session=_SESSION)))  # as engines do
-        if number % max(1, int(rate_per_s * _SAMPLE_S)) == 0:
-            lags_s.append(corpus.figures().learner.lag_s)
-    after = corpus.figures()
-    batch.end()
-    return {
-        **_percentiles("publish_us", publish_us),
-        **batch.figures(),
-        "num_outputs": len(publish_us),
-        "outputs_per_s": len(publish_us) / (time.monotonic() - begin_s),
-        "lag_s_max": max(lags_s),
-        **_differences(before, after),
-    }
+class Load:
+    """Outputs that are published at a rate, between steps of a batch."""
+
+    def __init__(self, trees: Forest, rate_per_s: float) -> None:
+        self._rate_per_s = rate_per_s
+        self._rng = np.random.default_rng(1)
+        self._batch = LiveBatch(trees)
+        self._publish_us: list[float] = []
+        self._lag_s_max = 0.0
+        self._spent_s = 0.0
+        self._others_tokens = 0
+        self._counts = Counter[str]()
+
+    def run(self, corpus: Corpus, num_sent: Callable[[], int], duration_s: float) -> None:
+        """Publish for a while. Note the times, and what becomes of the outputs."""
+        before, sent_before, begin_s = corpus.figures(), num_sent(), time.monotonic()
+        for number in range(int(self._rate_per_s * duration_s)):
+            tokens = _tokens(self._rng)
+            while time.monotonic() < begin_s + number / self._rate_per_s:
+                self._batch.step()
+            self._publish_us.append(
+                _us(partial(corpus.share, STAGE, tokens, session=_SESSION))
+            )  # as engines do
+            if number % max(1, int(self._rate_per_s * _SAMPLE_S)) == 0:
+                self._lag_s_max = max(self._lag_s_max, corpus.figures().learner.lag_s)
+        self._counts.update(_differences(before, corpus.figures()))
+        self._others_tokens += num_sent() - sent_before
+        self._spent_s += time.monotonic() - begin_s
+        self._batch.end()
+
+    def figures(self) -> Figures:
+        """Return the times and the counts of all runs."""
+        return {
+            **_percentiles("publish_us", self._publish_us),
+            **self._batch.figures(),
+            "num_outputs": len(self._publish_us),
+            "outputs_per_s": len(self._publish_us) / self._spent_s,
+            "others_tokens_per_s": self._others_tokens / self._spent_s,
+            "lag_s_max": self._lag_s_max,
+            **self._counts,
+        }
 
 
 def _differences(before: CorpusFigures, after: CorpusFigures) -> Figures:
-    publisher = {
-        name: getattr(after.publisher, name) - getattr(before.publisher, name)
-        for name in ("num_published", "num_dropped", "num_bytes", "num_failures")
+    return {
+        f"{part}_{name}": getattr(getattr(after, part), name) - getattr(getattr(before, part), name)
+        for part, names in _COUNTS.items()
+        for name in names
     }
-    learner = {
-        name: getattr(after.learner, name) - getattr(before.learner, name)
-        for name in ("num_tokens", "num_dropped", "num_missing", "num_failures", "cpu_s")
-    }
-    return {"publisher": publisher, "learner": learner}
 
 
 class LiveBatch:
@@ -175,6 +190,13 @@ class LiveBatch:
         time.sleep(MODEL_S)
         self._trees_us.append(_us(self._take))
         self._step_us.append((time.perf_counter_ns() - begin_ns) / 1e3)
+
+    def run(self, duration_s: float) -> None:
+        """Take steps for a while."""
+        begin_s = time.monotonic()
+        while time.monotonic() < begin_s + duration_s:
+            self.step()
+        self.end()
 
     def figures(self) -> Figures:
         """Return the times of all steps."""
@@ -198,6 +220,7 @@ class LiveBatch:
         for name in self._names:
             self._trees.finish(name)
         self._names = []
+        self._num_steps = 0
 
 
 def _us(work: Callable[[], object]) -> float:

@@ -18,7 +18,8 @@ class Sizes:
         novelty_calls: calls of each set in the part novelty.
         novelty_replicas: replicas in the part novelty.
         publish_rate_per_s: outputs of the measured engine in a second, in the part publish.
-        publish_s: duration of each load.
+        publish_s: duration of each load in all.
+        publish_rounds: in which the loads take turns.
         fresh_outputs: outputs in a steady stream, in the part fresh; a quarter of it one by one.
         fresh_rate_per_s: outputs of the stream in a second.
         join_tokens: least tokens in the store that is joined.
@@ -37,7 +38,8 @@ class Sizes:
     novelty_calls: int = 1_500
     novelty_replicas: int = 16
     publish_rate_per_s: float = 50.0
-    publish_s: float = 30.0
+    publish_s: float = 40.0
+    publish_rounds: int = 5
     fresh_outputs: int = 400
     fresh_rate_per_s: float = 20.0
     join_tokens: int = 2_000_000
@@ -54,6 +56,7 @@ QUICK = Sizes(
     windows_s=(),
     novelty_calls=100,
     publish_s=4.0,
+    publish_rounds=1,
     fresh_outputs=40,
     join_tokens=200_000,
     join_calls=200,
