@@ -46,7 +46,7 @@ class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # no cycles: gar
     uses: int = 1
     minute: int = 0
     session: bytes = b""
-    digest: bytes = b""  # computed, whatever is given
+    digest: bytes = b""  # computed: a given one is replaced
 
     def __post_init__(self) -> None:
         tokens = self.tokens

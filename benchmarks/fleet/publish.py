@@ -6,7 +6,7 @@ import math
 import multiprocessing
 import os
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -133,7 +133,7 @@ class Load:
         self._lag_s_max = 0.0
         self._spent_s = 0.0
         self._others_tokens = 0
-        self._counts = Counter[str]()
+        self._counts = defaultdict[tuple[str, str], float](int)
 
     def run(self, corpus: Corpus, num_sent: Callable[[], int], duration_s: float) -> None:
         """Publish for a while. Note the times, and what becomes of the outputs."""
@@ -142,12 +142,12 @@ class Load:
             tokens = _tokens(self._rng)
             while time.monotonic() < begin_s + number / self._rate_per_s:
                 self._batch.step()
-            self._publish_us.append(
-                _us(partial(corpus.share, STAGE, tokens, session=_SESSION))
-            )  # as engines do
+            share = partial(corpus.share, STAGE, tokens, session=_SESSION)  # as engines do
+            self._publish_us.append(_us(share))
             if number % max(1, int(self._rate_per_s * _SAMPLE_S)) == 0:
                 self._lag_s_max = max(self._lag_s_max, corpus.figures().learner.lag_s)
-        self._counts.update(_differences(before, corpus.figures()))
+        for name, more in _differences(before, corpus.figures()).items():
+            self._counts[name] += more
         self._others_tokens += num_sent() - sent_before
         self._spent_s += time.monotonic() - begin_s
         self._batch.end()
@@ -161,13 +161,13 @@ class Load:
             "outputs_per_s": len(self._publish_us) / self._spent_s,
             "others_tokens_per_s": self._others_tokens / self._spent_s,
             "lag_s_max": self._lag_s_max,
-            **self._counts,
+            **{part: {name: self._counts[part, name] for name in names} for part, names in _COUNTS.items()},
         }
 
 
-def _differences(before: CorpusFigures, after: CorpusFigures) -> Figures:
+def _differences(before: CorpusFigures, after: CorpusFigures) -> dict[tuple[str, str], float]:
     return {
-        f"{part}_{name}": getattr(getattr(after, part), name) - getattr(getattr(before, part), name)
+        (part, name): getattr(getattr(after, part), name) - getattr(getattr(before, part), name)
         for part, names in _COUNTS.items()
         for name in names
     }
