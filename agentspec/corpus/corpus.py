@@ -197,7 +197,7 @@ class Corpus:
         return self._learner.wait_joined(timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send what is left, as far as the time allows, and close the store."""
+        """Send the rest, as far as the time allows, and close the store."""
         end_s = time.monotonic() + timeout_s
         for part in (
             self._publisher,
@@ -222,7 +222,7 @@ class Corpus:
         Args:
             stage: the forest's key.
             token_ids: of the model, as int32 ``[n]`` or a sequence. They must not change any more.
-            subject: hash of the person whose data the output may hold, at most 32 bytes.
+            subject: hash of the person that the output's data may be of, at most 32 bytes.
             session: run that it belongs to. If that goes on in another engine, its tree has the output there.
             num_accepted_from_shared: as in :meth:`publish`.
             written: showed it while it was written.
@@ -279,7 +279,7 @@ class Corpus:
         self._learner.follow_too(other._learner.tenants)
         self._learner.when_erased(note)
 
-    # ---- erasure: the store at once, the trees of all engines as they read the log ----
+    # ---- erasure: the store now, the trees of all engines as they read the log ----
 
     def forget(self, tenant: str, tombstone: Tombstone | None) -> None:
         """Erase what a tombstone names; the whole tenant if there is none.

@@ -91,7 +91,7 @@ class HostErasures:
     def _carry_out(self, mark: Path, tenant: str, tombstone: Tombstone | None) -> None:
         if mark not in self._done and not mark.exists():
             self._erase(tenant, tombstone)
-        self._done.add(mark)  # if the mark can't be written, it alone is tried again
+        self._done.add(mark)  # if the mark can't be written, only that is tried again
         mark.touch()
 
     @contextmanager

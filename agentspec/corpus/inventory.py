@@ -24,7 +24,7 @@ from agentspec.corpus.seen import SeenNumbers
 from agentspec.forest.file import MOST_USES
 
 Path = tuple[str, ...]  # of a stage
-_RECORD_BYTES = 64  # beside the tokens
+_RECORD_BYTES = 64  # without the tokens
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class HeldOutput:
 
     Attributes:
         path: of its stage.
-        subject: hash of the person whose data it may hold; empty if it has none.
+        subject: hash of the person that its data may be of; empty if it has none.
         num_tokens: its length.
         uses: how often it occurred.
         minute: when it last ended, in minutes since 1970.

@@ -14,7 +14,7 @@ from agentspec.stages import StageKey
 
 Path = tuple[str, ...]
 
-_ENTRY_BYTES = 600  # beside the tokens
+_ENTRY_BYTES = 600  # without the tokens
 _MOST_LOST = 1 << 16  # names per tenant
 
 
@@ -49,7 +49,7 @@ class _Lost:
 class OutputMemory:
     """Outputs by tenant and digest, within a number of bytes. Thread-safe.
 
-    The least recently used leaves first. The memory answers what is known already, which tokens a digest
+    The least recently used leaves first. The memory answers which outputs are known, which tokens a digest
     stands for, and which outputs an erasure covers.
     """
 

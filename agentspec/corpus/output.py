@@ -28,7 +28,7 @@ class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # no cycles: gar
     Attributes:
         stage: the forest's key, adapter included.
         tokens: int32 ``[n]``, at least one.
-        subject: hash of the person whose data it may hold; empty if it has none.
+        subject: hash of the person that its data may be of; empty if it has none.
         uses: how often it occurred.
         minute: when it ended, in minutes since 1970.
         session: hash of the run that it belongs to (:func:`agentspec.forest.sessions.session_hash`); empty if

@@ -87,7 +87,7 @@ class SharedModels(Protocol):
 
 
 class Publisher:
-    """Publishes what is new of the finished outputs, in batches per tenant. Thread-safe.
+    """Publishes new finished outputs, in batches per tenant. Thread-safe.
 
     Outputs wait in a bounded queue. A thread judges them, encodes them and calls the store. While the store
     fails, it pauses, and the oldest outputs are dropped.
@@ -96,13 +96,13 @@ class Publisher:
         log: where to publish.
         origin: 16 random bytes that name this process.
         memory: outputs that other engines know; the learner adds those of others.
-        gate: decides what is published; None = the default one.
+        gate: chooses the outputs to publish; None = the default one.
         window_s: time between two batches of a tenant; None = the store's. It is longer if more than eight
             tenants were active of late.
         batch_bytes: size at which a batch is sent earlier.
         queue_bytes: most bytes of waiting outputs.
         counts_every_s: time over which repetitions are summed.
-        models: whose updates are published, and which an erasure makes forget; None = there are none.
+        models: their updates are published, and an erasure makes them forget; None = there are none.
         is_shared: says if other engines get the outputs of a stage, by its path.
         clock: monotonic seconds.
 
@@ -171,7 +171,7 @@ class Publisher:
         self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send what is left, as far as the time allows."""
+        """Send the rest, as far as the time allows."""
         self._deadline_s = self._clock() + timeout_s
         if not self._worker.is_alive:
             self.pump(is_last=True)
@@ -227,7 +227,7 @@ class Publisher:
         return list(dict.fromkeys([*self._outboxes, *self._memory.lost_tenants()]))
 
     def announce(self, tenant: str) -> None:
-        """Let the store know a tenant of which it holds nothing: what it does not know, nobody can erase."""
+        """Let the store know a tenant of which it holds nothing, so that it can be erased."""
         with self._working:
             outbox = self._outboxes[tenant]
             if outbox.epoch is not None and not outbox.num_bytes:
@@ -409,7 +409,7 @@ class Publisher:
         try:
             data = self._log.encode(tenant, batch)
             outbox.is_refused = False
-        except CorpusError as error:  # of this tenant alone, e.g. its key
+        except CorpusError as error:  # of this tenant only, e.g. its key
             if not outbox.is_refused:
                 logger.warning("outputs of tenant %s are not shared: %s", tenant, error)
             outbox.is_refused = True

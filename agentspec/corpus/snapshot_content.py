@@ -65,7 +65,7 @@ class SnapshotContent:
             self._drop(output)
 
     def erase_by(self, batch: Batch, digests: Iterable[bytes]) -> Erasure:
-        """Apply a tombstone. Return it with the digests of what it covered, beside those given."""
+        """Apply a tombstone. Return it with the digests of the outputs that it covered, and those given."""
         (tombstone,) = batch.records
         assert isinstance(tombstone, ForgetStage | ForgetSubject)
         erasure = Erasure(tombstone, set(digests))

@@ -35,7 +35,7 @@ examples:
 parts; with --json, those that are not measured now stay as they are in the file:
   gain     1, 4 and 16 simulated replicas, with a corpus and without; DIR as for paper
   novelty  bytes published by 16 replicas without and with the gate, accepted tokens lost; DIR as for paper
-  publish  time of a call of publish(), at a steady rate and at ten times what the learner can learn
+  publish  time of a call of publish(), and decode steps, at up to ten times the outputs that can be learned
   fresh    from the end of an output in one process to its first draft in another one
   join     a fresh replica joins a store with 2 M tokens: time, and its first 20 requests; DIR as for paper
   outage   the store is killed, stalled, full, flushed, locked or removed during load

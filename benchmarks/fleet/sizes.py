@@ -11,7 +11,7 @@ class Sizes:
 
     Attributes:
         num_processes: processes that share the recorded sets.
-        num_replicas: sizes of the simulated fleets, beside one engine.
+        num_replicas: sizes of the simulated fleets; one engine is simulated as well.
         num_sessions: sessions that run at the same time in a simulated fleet.
         gain_calls: calls of each set in the part gain.
         windows_s: other times between two batches of a replica, for the largest fleet.
