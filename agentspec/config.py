@@ -12,6 +12,7 @@ from agentspec.errors import ConfigError
 from agentspec.stages import MAX_SEGMENTS
 
 MIB = 1 << 20
+OWN_HEADS = "mtp"  # as a draft model: the heads that the served model's checkpoint has
 MOST_DRAFT_TOKENS = 1 << 20  # upper limit of ``max_tokens`` in a call
 _MOST = (1 << 63) - 1
 SHARED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW, Source.TENANT)

@@ -242,7 +242,7 @@ def _drafter(config: EngineConfig, proposer: Proposer, model: Transformer, max_l
         return proposer
     if not isinstance(proposer, TextProposer):
         raise ConfigError("a draft model drafts beside a forest only")
-    network = load_network(config.draft_model, model)
+    network = load_network(config.draft_model, model, config.model_path)
     drafting = ModelDrafter(network, config.num_slots, max_len)
     return HybridDrafter(proposer, drafting, threshold=config.hybrid_threshold)
 

@@ -31,7 +31,7 @@ class EngineConfig:
         threads: CPU threads of torch; None = torch's choice.
         max_queue: most sequences in the queue for a slot; beyond it a request is refused.
         draft_model: directory of an EAGLE-3 head, Medusa heads or a draft model, which drafts together with
-            the trees (docs/hybrid.md); None = the trees only.
+            the trees (docs/hybrid.md); ``OWN_HEADS`` = the checkpoint's MTP heads; None = the trees only.
         hybrid_threshold: the trees' expected number of accepted tokens above which they draft, and up to
             which the draft model does; None = by what both have been worth.
         is_replaying: every request has a dictated output (``GenerationRequest.forced``), so the model's

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentspec.config import OWN_HEADS
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, parse
 
@@ -22,7 +23,6 @@ SCHEDULER = "agentspec.vllm_plugin.scheduler.ForestScheduler"
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 V1_METHOD, V2_METHOD = "custom_class", "ngram_gpu"  # the second: vLLM runs it with asynchronous scheduling
 MODEL_METHODS = ("eagle", "eagle3", "mtp", "draft_model")  # whose drafts the trees can be used with
-OWN_HEADS = "mtp"  # stands for the heads that the served model's checkpoint has
 # what the runner V2 refuses (VllmConfig._get_v2_model_runner_unsupported_features)
 REFUSED_FLAGS = ("--enable-dbo", "--ubatch-size")
 _OFF = ("0", "false", "off", "no")

@@ -15,6 +15,7 @@ from agentspec.engine.drafters.hybrid import HybridDrafter
 from agentspec.engine.drafters.lookahead import Lookahead
 from agentspec.engine.drafters.medusa import load_medusa
 from agentspec.engine.drafters.model_drafter import DraftNetwork, ModelDrafter
+from agentspec.engine.drafters.mtp import load_mtp
 from agentspec.engine.drafters.token_recycling import TokenRecycler
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.transformer import Transformer
@@ -120,8 +121,10 @@ METHODS: Mapping[str, Method] = {
     "eagle-3": Method(_network(load_eagle, "eagle"), _TREE, "eagle"),
     "eagle-3 chain": Method(_network(load_eagle, "eagle"), _CHAIN, "eagle"),
     "medusa": Method(_network(load_medusa, "medusa"), _TREE, "medusa"),
+    "mtp": Method(_network(load_mtp, "mtp"), _TREE, "mtp"),
     "hybrid": Method(_hybrid(load_eagle, "eagle"), _LEARNED, "eagle"),
     "hybrid, medusa": Method(_hybrid(load_medusa, "medusa"), _LEARNED, "medusa"),
+    "hybrid, mtp": Method(_hybrid(load_mtp, "mtp"), _LEARNED, "mtp"),
     "hybrid, paper": Method(_hybrid(load_eagle, "eagle", PAPER_THRESHOLD), _LEARNED, "eagle"),
     "hybrid, draft model": Method(_hybrid(_draft_model, "draft_model"), _LEARNED, "draft_model"),
     "draft model": Method(_network(_draft_model, "draft_model"), _CHAIN, "draft_model"),

@@ -15,8 +15,9 @@ OPEN_PARTS = ("open", "open_sampled", "open_budgets", "open_sampled_budgets")  #
 DESCRIPTION = """\
 Compare drafting methods live in the embedded engine, with the bundled model, on text that it writes
 itself: suffix trees, prompt look-up, LLMA, ANPD, REST, SAM-Decoding, Token Recycling, Lookahead, and with
---heads EAGLE-3, Medusa and a draft model. All take turns on the same calls, from nothing and again on other
-calls. Each method's outputs are compared with those of no speculation. Prints a table, then one line of JSON.
+--heads EAGLE-3, Medusa, MTP and a draft model. All take turns on the same calls, from nothing and again on
+other calls. Each method's outputs are compared with those of no speculation. Prints a table, then one line of
+JSON.
 """
 
 EXAMPLES = """\
@@ -46,7 +47,7 @@ def add_options(benchmarks: Subparsers) -> None:
     methods.set_defaults(run=run_methods)
     add_parts(methods, PARTS, OPEN_PARTS)
     methods.add_argument(
-        "--heads", type=Path, metavar="DIR", help="folders eagle, medusa and draft_model with trained heads"
+        "--heads", type=Path, metavar="DIR", help="folders eagle, medusa, mtp, draft_model with trained heads"
     )
     methods.add_argument(
         "--open-text", type=Path, metavar="DIR", help="a model of open-ended text with head and prompts"

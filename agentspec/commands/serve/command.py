@@ -138,7 +138,7 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         "--draft-model",
         metavar="DIR",
         help="an EAGLE-3 head or a smaller model that drafts together with the trees; Medusa heads with the "
-        f"embedded engine; 'mtp' with vLLM: the model's own heads. See {DOCUMENTS}/hybrid.md",
+        f"embedded engine; 'mtp': heads in the model's own checkpoint. See {DOCUMENTS}/hybrid.md",
     )
     group.add_argument(
         "--rule",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.commands.serve.options import ServeOptions
-from agentspec.config import MIB
+from agentspec.config import MIB, OWN_HEADS
 from agentspec.corpus.store import without_password
 from agentspec.engine.engine_config import DTYPES, EngineConfig
-from agentspec.engine.model.checkpoint_config import CONFIG_FILE, check_files
+from agentspec.engine.model.checkpoint_config import CONFIG_FILE, check_files, check_has_heads
 from agentspec.errors import ConfigError
 from agentspec.extras import check_installed, needed
 from agentspec.forest.autosave import ForestAutosave
@@ -254,16 +254,21 @@ def _forest_config(engine: EngineSettings) -> ForestConfig:
 
 
 def _check_draft_model(options: ServeOptions, engine: EngineSettings) -> None:
-    """Raise ConfigError unless the draft model, if any, is a folder with a configuration."""
+    """Raise ConfigError unless the draft model, if any, is a folder with a configuration.
+
+    Raise CheckpointError if it is the served model's own heads, and there are none.
+    """
     if engine.draft_model is None:
         if engine.hybrid_threshold is not None:
             threshold, model = options.name_of("hybrid_threshold"), options.name_of("draft_model")
             raise ConfigError(f"{threshold} is for nothing without {model}")
         return
-    if not (Path(engine.draft_model) / CONFIG_FILE).is_file():
+    if engine.draft_model == OWN_HEADS:
+        check_has_heads(engine.model or bundled_model_dir())
+    elif not (Path(engine.draft_model) / CONFIG_FILE).is_file():
         raise ConfigError(
             f"{options.name_of('draft_model')} {engine.draft_model!r} is no folder with a {CONFIG_FILE}: "
-            "name that of an EAGLE-3 head, Medusa heads or a smaller model"
+            f"name that of an EAGLE-3 head, Medusa heads or a smaller model, or {OWN_HEADS!r}"
         )
 
 

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agentspec.config import OWN_HEADS
 from agentspec.engine.drafters.draft_model import DraftModel
 from agentspec.engine.drafters.eagle_checkpoint import load_eagle
 from agentspec.engine.drafters.medusa import load_medusa
 from agentspec.engine.drafters.model_drafter import DraftNetwork
+from agentspec.engine.drafters.mtp import load_mtp
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.checkpoint_config import CONFIG_FILE, read_json
 from agentspec.engine.model.transformer import Transformer
 
 
-def load_network(path: str | Path, target: Transformer) -> DraftNetwork:
+def load_network(path: str | Path, target: Transformer, served: str | Path) -> DraftNetwork:
     """Load an EAGLE-3 head, Medusa heads or a draft model for a served model, with its dtype and device.
 
+    Args:
+        path: directory of the head or model; ``OWN_HEADS`` = the MTP heads of the served model.
+        target: the served model.
+        served: its directory.
+
     Raises:
-        CheckpointError: a file is missing or damaged, or it is for another model.
+        CheckpointError: a file is missing or damaged, it is for another model, or the model has no MTP heads.
     """
+    if path == OWN_HEADS:
+        return load_mtp(served, target)
     raw = read_json(Path(path) / CONFIG_FILE)
     if "medusa_num_heads" in raw:
         return load_medusa(path, target)

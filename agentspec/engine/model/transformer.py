@@ -97,6 +97,12 @@ class Transformer:
         with torch.inference_mode():
             return self._head(self._norm(hidden)).float()
 
+    def logits_of_normed(self, normed: torch.Tensor) -> torch.Tensor:
+        """Return float32 logits ``[rows, vocab]`` of rows behind a last norm, such as :meth:`normed`."""
+        with torch.inference_mode():
+            scale = self._norm.scale
+            return self._head(normed if scale is None else normed / scale).float()
+
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the residual stream ``[rows, hidden]`` behind the last norm."""
         with torch.inference_mode():

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 from agentspec.engine.drafters.training.eagle import TrainableEagle
 from agentspec.engine.drafters.training.loop import Plan, Report, train
 from agentspec.engine.drafters.training.medusa import TrainableMedusa
-from agentspec.engine.drafters.training.publish import write_eagle, write_medusa
+from agentspec.engine.drafters.training.mtp import TrainableMtp
+from agentspec.engine.drafters.training.publish import write_eagle, write_medusa, write_mtp
 from agentspec.engine.drafters.training.texts import Observed, Observer, Texts
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.transformer import Transformer
@@ -27,7 +28,7 @@ from examples.agentic_sql.training import batches, samples
 from examples.agentic_sql.training.draft_model import train_draft_model
 from examples.agentic_sql.training.train import Plan as ModelPlan
 
-EAGLE, MEDUSA, DRAFT_MODEL = HEADS = ("eagle", "medusa", "draft_model")
+EAGLE, MEDUSA, MTP, DRAFT_MODEL = HEADS = ("eagle", "medusa", "mtp", "draft_model")
 BATCH_TOKENS = 4096
 EAGLE_LAYERS = (1, 2, 4)  # low, middle and high, of four
 NUM_MEDUSA_HEADS = 3  # more would not fit 3 MB
@@ -71,6 +72,18 @@ def train_eagle(model: Transformer, texts: Iterator[Texts], plan: Plan, out: Pat
     write_eagle(out, head, config, EAGLE_LAYERS)
 
 
+def train_mtp(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
+    """Train a head for multi-token prediction, and write the bundled model with it to ``out``."""
+    config = model.config
+    norm = model.normed(torch.ones(1, config.hidden_size, dtype=model.dtype))[0]
+    shape = replace(config, num_layers=1, layer_windows=(None,), has_qkv_bias=True)
+    embedding = model.embed(torch.arange(config.vocab_size)).clone()
+    head = TrainableMtp(shape, embedding, model.vocabulary(), norm)
+    observer = Observer(model, (config.num_layers,))
+    train(head, map(observer.observe, texts(work, MTP)), plan, show)
+    write_mtp(out, head, bundled_model_dir())
+
+
 def train_medusa(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
     """Train Medusa heads and write them to ``out``."""
     observer = Observer(model, (model.config.num_layers,))
@@ -110,6 +123,8 @@ def main() -> None:
         print(f"training {name}: at most {options.minutes:g} minutes", flush=True)
         if name == EAGLE:
             train_eagle(model, texts(options.work, name), plan, options.out / name)
+        elif name == MTP:
+            train_mtp(model, options.work, plan, options.out / name)
         elif name == MEDUSA:
             train_medusa(model, options.work, replace(plan, num_drafted=NUM_MEDUSA_HEADS), options.out / name)
         else:

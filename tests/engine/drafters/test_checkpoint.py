@@ -21,11 +21,13 @@ def test_a_head_for_each_format(exact_model: Transformer, llama_checkpoint: Path
     config = head_config()
     eagle = write_head(tmp_path / "eagle", config, head_tensors(config))
     write_medusa(tmp_path / "medusa", TrainableMedusa(exact_model.vocabulary(), 2))
-    assert isinstance(load_network(eagle, exact_model), EagleHead)
-    assert isinstance(load_network(tmp_path / "medusa", exact_model), MedusaHeads)
-    assert isinstance(load_network(llama_checkpoint, exact_model), DraftModel)
+    assert isinstance(load_network(eagle, exact_model, llama_checkpoint), EagleHead)
+    assert isinstance(load_network(tmp_path / "medusa", exact_model, llama_checkpoint), MedusaHeads)
+    assert isinstance(load_network(llama_checkpoint, exact_model, llama_checkpoint), DraftModel)
 
 
-def test_a_folder_without_a_configuration(exact_model: Transformer, tmp_path: Path) -> None:
+def test_a_folder_without_a_configuration(
+    exact_model: Transformer, llama_checkpoint: Path, tmp_path: Path
+) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
-        load_network(tmp_path, exact_model)
+        load_network(tmp_path, exact_model, llama_checkpoint)

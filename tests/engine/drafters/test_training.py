@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,15 +15,20 @@ import torch
 from agentspec.engine.batch import Segment
 from agentspec.engine.drafters.eagle_checkpoint import load_eagle
 from agentspec.engine.drafters.medusa import load_medusa
-from agentspec.engine.drafters.training.eagle import STEP_DISCOUNT, TrainableEagle
+from agentspec.engine.drafters.model_drafter import DraftNetwork
+from agentspec.engine.drafters.mtp import load_mtp
+from agentspec.engine.drafters.training.eagle import TrainableEagle
 from agentspec.engine.drafters.training.loop import Plan, Report, train
 from agentspec.engine.drafters.training.medusa import HEAD_DISCOUNT, TrainableMedusa
+from agentspec.engine.drafters.training.mtp import TrainableMtp
 from agentspec.engine.drafters.training.precision import autocast
-from agentspec.engine.drafters.training.publish import write_eagle, write_medusa
+from agentspec.engine.drafters.training.publish import write_eagle, write_medusa, write_mtp
 from agentspec.engine.drafters.training.texts import Observed, Observer, Texts
+from agentspec.engine.drafters.training.unrolled import STEP_DISCOUNT, UnrolledAttention, UnrolledHead
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
+from agentspec.errors import CheckpointError
 
 LAYERS = (1, 2, 3)
 TOLERANCE = 2e-3  # the files are float16
@@ -63,14 +69,36 @@ def test_observed_chances_and_features(model: Transformer) -> None:
         assert torch.allclose(observed.chances[row, :size], alone.logits.softmax(1), atol=1e-4)
 
 
+def new_mtp(model: Transformer, *, is_random: bool = True) -> TrainableMtp:
+    torch.manual_seed(3)
+    shape = replace(model.config, num_layers=1, layer_windows=(None,), has_qkv_bias=True)
+    norm = model.normed(torch.ones(1, model.config.hidden_size, dtype=model.dtype))[0]
+    head = TrainableMtp(shape, model.embed(torch.arange(384)).clone(), model.vocabulary(), norm)
+    if is_random:
+        for parameter in head.parameters():
+            torch.nn.init.normal_(parameter, float(parameter.ndim == 1), 0.2)
+    return head
+
+
 def test_the_loss_of_eagle_is_that_of_its_drafts(model: Transformer, tmp_path: Path) -> None:
-    """The loss, draft by draft, with the published head as the engine runs it."""
-    num_steps = 3
-    batch = texts()
-    observed = Observer(model, LAYERS).observe(batch)
     trained = new_eagle(model)
     write_eagle(tmp_path, trained, model.config, LAYERS)
-    head = load_eagle(tmp_path, model)
+    expect_the_loss_of_drafts(model, trained, load_eagle(tmp_path, model))
+
+
+def test_the_loss_of_mtp_is_that_of_its_drafts(
+    model: Transformer, llama_checkpoint: Path, tmp_path: Path
+) -> None:
+    trained = new_mtp(model)
+    write_mtp(tmp_path, trained, llama_checkpoint)
+    expect_the_loss_of_drafts(model, trained, load_mtp(tmp_path, model))
+
+
+def expect_the_loss_of_drafts(model: Transformer, trained: UnrolledHead, head: DraftNetwork) -> None:
+    """Check the loss, draft by draft, with the published head as the engine runs it."""
+    num_steps = 3
+    batch = texts()
+    observed = Observer(model, head.hidden_layers).observe(batch)
     losses: list[list[float]] = [[] for _ in range(num_steps)]
     for row, size in enumerate(SIZES):
         ids = batch.ids[row, :size].numpy().astype(np.int32)
@@ -85,7 +113,7 @@ def test_the_loss_of_eagle_is_that_of_its_drafts(model: Transformer, tmp_path: P
                 place = last + 2 + step
                 if place < size and bool(batch.is_output[row, place]):
                     chances = observed.chances[row, place - 1]
-                    losses[step].append(-float((chances * head.log_probs(handed_on)[0]).sum()))
+                    losses[step].append(-float((chances * head.log_probs(handed_on, 1)[0]).sum()))
                 if place >= size:
                     break
                 node = Segment(0, last + 1 + step, ids[place : place + 1])
@@ -108,6 +136,41 @@ def test_a_head_can_start_as_the_served_model_s_last_layer(model: Transformer) -
     assert torch.allclose(chances, observed.chances, atol=1e-4)
     head.loss(observed, 2).backward()
     assert all(parameter.grad is not None for parameter in head.parameters())
+
+
+def test_an_untrained_mtp_head_says_what_the_model_says(model: Transformer) -> None:
+    """Before training, it hands on the features behind the served model's last norm."""
+    observed = Observer(model, (3,)).observe(texts())
+    head = new_mtp(model, is_random=False)
+    scores = head._scores(
+        head._forward(head._embedding[observed.texts.ids], observed.features, UnrolledAttention())
+    )
+    assert torch.allclose(scores.softmax(-1), observed.chances, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "llama_tied"])
+def test_a_checkpoint_with_an_mtp_head_is_the_same_model(
+    checkpoint: Callable[[str], Path], tmp_path: Path, family: str
+) -> None:
+    served = load_model(checkpoint(family))
+    head = new_mtp(served)
+    write_mtp(tmp_path, head, checkpoint(family))
+    ids = texts().ids[1].numpy().astype(np.int32)
+    logits = [
+        one.forward([Segment(0, 0, ids)], KVCache(one.config, 1, 32, one.dtype, "cpu"))
+        for one in (served, load_model(tmp_path))
+    ]
+    assert torch.equal(*logits)
+    assert (tmp_path / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama_biased", "mistral_window"])
+def test_a_model_that_the_layout_of_mtp_heads_has_no_place_for(
+    checkpoint: Callable[[str], Path], model: Transformer, tmp_path: Path, family: str
+) -> None:
+    with pytest.raises(CheckpointError, match="no plain Llama or Qwen2"):
+        write_mtp(tmp_path / "out", new_mtp(model), checkpoint(family))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_loss_of_medusa_is_that_of_its_drafts(model: Transformer, tmp_path: Path) -> None:
@@ -137,13 +200,18 @@ def test_untrained_medusa_heads_say_what_the_model_says(model: Transformer) -> N
     assert torch.allclose((rows @ model.vocabulary().T).softmax(-1), read.chances, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle", "medusa", "mtp"])
 def test_a_head_learns(model: Transformer, tmp_path: Path, kind: str) -> None:
     """After some steps on one batch it drafts that batch, read from its file."""
     observed = Observer(model, LAYERS if kind == "eagle" else (3,)).observe(texts((20, 20)))
     if kind == "medusa":
         observed = replace(observed, features=model.normed(observed.features).clone())
-    head = new_eagle(model) if kind == "eagle" else TrainableMedusa(model.vocabulary(), 2)
+    heads: dict[str, Callable[[], Any]] = {
+        "eagle": lambda: new_eagle(model),
+        "medusa": lambda: TrainableMedusa(model.vocabulary(), 2),
+        "mtp": lambda: new_mtp(model, is_random=False),
+    }
+    head = heads[kind]()
     before = head.loss(observed, 2).item()
     reports: list[Report] = []
     plan = Plan(num_steps=40, num_drafted=2, warm_up=5, report_every=15, rate=3e-3)

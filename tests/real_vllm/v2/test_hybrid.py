@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from agentspec.config import OWN_HEADS
 from agentspec.engine.drafters.training.eagle import TrainableEagle
-from agentspec.engine.drafters.training.publish import write_eagle
+from agentspec.engine.drafters.training.mtp import TrainableMtp
+from agentspec.engine.drafters.training.publish import write_eagle, write_mtp
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.models import bundled_model_dir
 from benchmarks.vllm.chats import load
@@ -48,6 +50,17 @@ def untrained_head(folder: Path) -> str:
     head = TrainableEagle(shape, embeddings, len(LAYERS) * model.config.hidden_size)
     write_eagle(folder, head, model.config, LAYERS)
     return str(folder)
+
+
+def with_mtp_head(folder: Path) -> Path:
+    """Write the bundled model with an MTP head that is hardly ever right."""
+    model = load_model(bundled_model_dir())
+    config = model.config
+    shape = replace(config, num_layers=1, layer_windows=(None,), has_qkv_bias=True)
+    norm = model.normed(torch.ones(1, config.hidden_size))[0]
+    embeddings = model.embed(torch.arange(config.vocab_size)).clone()
+    write_mtp(folder, TrainableMtp(shape, embeddings, model.vocabulary(), norm), bundled_model_dir())
+    return folder
 
 
 def drafted_with(draft_model: str, *flags: str, num_tokens: int = 15) -> Speculator:
@@ -93,6 +106,16 @@ def test_a_model_that_is_right_drafts_what_the_trees_do_not_know(
         assert server.control("status")["model_runner"] == "V2"
         drafted, accepted = figures(server)
         assert accepted["model"] > 0.8 * drafted["model"] > 50
+        assert accepted.total() > accepted["model"]
+
+
+@pytest.mark.slow
+def test_heads_in_the_checkpoint_draft_beside_the_trees(expected: list[list[int]], tmp_path: Path) -> None:
+    engine = replace(bundled_on_cpu(), model=str(with_mtp_head(tmp_path / "model")))
+    with engine.serving(drafted_with(OWN_HEADS, "--async-scheduling"), tmp_path) as server:
+        assert answers(server) == expected
+        drafted, accepted = figures(server)
+        assert drafted["model"] > 0
         assert accepted.total() > accepted["model"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ import safetensors.torch
 import torch
 
 from agentspec.engine.drafters.eagle_config import ARCHITECTURES
+from agentspec.engine.drafters.mtp import PREFIX
 from agentspec.engine.drafters.training.eagle import TrainableEagle
 from agentspec.engine.drafters.training.medusa import TrainableMedusa
-from agentspec.engine.model.checkpoint_config import CONFIG_FILE
+from agentspec.engine.drafters.training.mtp import TrainableMtp
+from agentspec.engine.model.checkpoint import WEIGHTS_FILE
+from agentspec.engine.model.checkpoint_config import CONFIG_FILE, load_config, read_json
 from agentspec.engine.model.config import ModelConfig, RopeConfig
+from agentspec.errors import CheckpointError
 
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
 
@@ -53,6 +58,38 @@ def write_eagle(
         },
     }
     _write(directory, config, head.published(), "model.safetensors")
+
+
+def write_mtp(directory: Path, head: TrainableMtp, served: Path) -> None:
+    """Write a copy of a checkpoint with a head for multi-token prediction, in the layout of MiMo.
+
+    MiMo has biases of queries, keys and values. For a model without these they are zero. Tensors keep the
+    dtype of the checkpoint. The model type is Qwen2's, which libraries know without code from the checkpoint.
+
+    Args:
+        served: the directory of the served model, with all weights in one file.
+
+    Raises:
+        CheckpointError: the layout can't say what the model is, or its config.json is missing or broken.
+    """
+    model = load_config(served)
+    if model.has_qk_norm or model.has_output_bias or model.has_mlp_bias or any(model.layer_windows):
+        raise CheckpointError(
+            f"{str(served)!r} is no plain Llama or Qwen2: MiMo's layout has no place for it"
+        )
+    tensors = safetensors.torch.load_file(served / WEIGHTS_FILE)
+    dtype = tensors["model.norm.weight"].dtype
+    tensors |= {PREFIX + name: value.to(dtype) for name, value in head.published().items()}
+    sizes = {"q": model.num_heads, "k": model.num_kv_heads, "v": model.num_kv_heads}
+    for layer in [f"model.layers.{index}." for index in range(model.num_layers)] + [PREFIX]:
+        for name, number in sizes.items():
+            missing = torch.zeros(number * model.head_dim, dtype=dtype)
+            tensors.setdefault(f"{layer}self_attn.{name}_proj.bias", missing)
+    raw = read_json(served / CONFIG_FILE)
+    layout = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
+    shutil.copytree(served, directory, dirs_exist_ok=True)
+    (directory / CONFIG_FILE).write_text(json.dumps({**raw, **layout}, indent=2) + "\n")
+    safetensors.torch.save_file(tensors, directory / WEIGHTS_FILE, {"format": "pt"})
 
 
 def write_medusa(directory: Path, head: TrainableMedusa) -> None:
