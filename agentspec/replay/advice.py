@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentspec.replay.costs import ROW_COSTS, TYPICAL, fitting_price, speedup
-from agentspec.replay.jobs import Replayed
+from agentspec.replay.jobs import ByMethod, Replayed
 from agentspec.replay.methods import Rule
 from agentspec.replay.tally import Tally, total
 
@@ -34,6 +34,7 @@ class Choice:
         row_cost: c, in plain decode steps.
         speedup: speed-up over decoding without drafts.
         price: least chance of a draft token with which it ran; None = it has none, or that of the run.
+        saving: the share of decode steps that it saves.
     """
 
     row_cost: float
@@ -41,6 +42,7 @@ class Choice:
     speedup: float
     price: float | None
     tokens_per_step: float
+    saving: float
     stages: dict[str, Stage]
 
     @property
@@ -54,18 +56,13 @@ class Advice:
     """The best of the methods that were run on a file.
 
     Attributes:
-        method: the method with the most tokens per step, with the settings of the run.
-        rule: these settings.
+        rule: settings of the run.
         num_calls: how many were replayed.
-        saving: the share of decode steps that the method saves.
         choices: the fastest method for each cost in ROW_COSTS.
     """
 
-    method: str
     rule: Rule
     num_calls: int
-    tokens_per_step: float
-    saving: float
     choices: tuple[Choice, ...]
 
     @property
@@ -76,16 +73,26 @@ class Advice:
 
 def advise(replayed: Replayed, rule: Rule) -> Advice:
     """Return the advice for a replayed file. If methods are equally good, the first one wins."""
-    totals = {method: total(by_stage.values()) for method, by_stage in replayed.by_method.items()}
-    best = max(totals, key=lambda method: totals[method].tokens_per_step)
-    tally = totals[best]
-    return Advice(
-        best,
-        rule,
-        replayed.num_calls,
-        tally.tokens_per_step,
-        1 - tally.steps / tally.tokens if tally.tokens else 0.0,
-        tuple(_fastest(replayed, row_cost) for row_cost in ROW_COSTS),
+    choices = tuple(_fastest(replayed, row_cost) for row_cost in ROW_COSTS)
+    return Advice(rule, replayed.num_calls, choices)
+
+
+def together(replayed: Mapping[str, Replayed]) -> Replayed:
+    """Return several files as one. A stage's name begins with that of its file."""
+
+    def named(parts: Mapping[str, ByMethod]) -> ByMethod:
+        merged: ByMethod = {}
+        for name, by_method in parts.items():
+            for method, by_stage in by_method.items():
+                merged.setdefault(method, {}).update({f"{name}/{s}": one for s, one in by_stage.items()})
+        return merged
+
+    costs = dict.fromkeys(cost for one in replayed.values() for cost in one.at_costs)
+    return Replayed(
+        named({name: one.by_method for name, one in replayed.items()}),
+        {f"{name}/{stage}": bits for name, one in replayed.items() for stage, bits in one.entropy.items()},
+        sum(one.num_calls for one in replayed.values()),
+        {cost: named({name: one.at_costs.get(cost, {}) for name, one in replayed.items()}) for cost in costs},
     )
 
 
@@ -102,6 +109,7 @@ def _fastest(replayed: Replayed, row_cost: float) -> Choice:
         speedups[best],
         fitting_price(row_cost) if best in fitted else None,
         tally.tokens_per_step,
+        1 - tally.steps / tally.tokens if tally.tokens else 0.0,
         {
             stage: Stage(replayed.entropy[stage], one.tokens_per_step, _saved_share(one, tally))
             for stage, one in sorted(ran[best].items())
@@ -126,6 +134,11 @@ def lines(name: str, advice: Advice) -> Iterator[str]:
             f"  {stage:{width}}  entropy {one.entropy:.2f} bits, {one.tokens_per_step:.2f} tokens per step, "
             f"{one.share:.0%} of the saved steps"
         )
+
+
+def summary(replayed: Mapping[str, Replayed], rule: Rule) -> str:
+    """Return the answer for all files together in one line."""
+    return f"all files: {_answer(advise(together(replayed), rule))}"
 
 
 def markdown(advice: Advice) -> Iterator[str]:
@@ -162,8 +175,15 @@ def _answer(advice: Advice) -> str:
 
 
 def _saved(advice: Advice) -> str:
-    gains = f"{advice.tokens_per_step:.2f} tokens per step, {advice.saving:.0%} of the decode steps saved"
-    return f"{advice.method} does best with {gains} ({settings(advice.rule)})."
+    choice = advice.typical
+    gains = f"{choice.tokens_per_step:.2f} tokens per step, {choice.saving:.0%} of the decode steps saved"
+    return f"{choice.method} has {gains} ({settings(_rule(advice))})."
+
+
+def _rule(advice: Advice) -> Rule:
+    """Return the settings with which the typical choice ran."""
+    price = advice.typical.price
+    return advice.rule if price is None else replace(advice.rule, min_prob=price)
 
 
 def _judged(choice: Choice) -> str:
@@ -178,11 +198,11 @@ def _judged(choice: Choice) -> str:
 def figures(advice: Advice) -> dict[str, Any]:
     """Return the advice's figures for the JSON report."""
     return {
-        "method": advice.method,
-        "settings": settings(advice.rule),
+        "method": advice.typical.method,
+        "settings": settings(_rule(advice)),
         "num_calls": advice.num_calls,
-        "tokens_per_step": advice.tokens_per_step,
-        "saving": advice.saving,
+        "tokens_per_step": advice.typical.tokens_per_step,
+        "saving": advice.typical.saving,
         "by_row_cost": {
             f"{choice.row_cost:g}": {
                 "method": choice.method,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ from agentspec.replay.tally import Tally
 
 TEKKEN = "tekken"
 HALVES = ("first", "second")
+REPORT_EVERY_S = 30.0  # where there is no terminal
 
 Result = TypeVar("Result")
 ByMethod = dict[str, dict[str, Tally]]  # method -> stage -> counts
@@ -133,7 +135,8 @@ def share_out(
     done: SimpleQueue[int] = context.SimpleQueue()
     with _progress() as progress:
         task = progress.add_task("calls", total=num_calls)
-        watcher = threading.Thread(target=_watch, args=(done, progress, task), daemon=True)
+        watch = _watch if progress.console.is_terminal else _report
+        watcher = threading.Thread(target=watch, args=(done, progress, task), daemon=True)
         watcher.start()
         with ProcessPoolExecutor(num_processes, context, _join, (done,)) as processes:
             jobs = [processes.submit(job, *given) for given in arguments]
@@ -167,6 +170,20 @@ def _progress() -> Progress:
 def _watch(done: SimpleQueue[int], progress: Progress, task: TaskID) -> None:
     while num_ended := done.get():
         progress.advance(task, num_ended)
+
+
+def _report(done: SimpleQueue[int], progress: Progress, task: TaskID) -> None:
+    """Watch where there is no terminal for a bar: a line now and then."""
+    begin_s = reported_s = time.monotonic()
+    num_done, num_calls = 0, int(progress.tasks[0].total or 0)
+    while num_ended := done.get():
+        num_done += num_ended
+        progress.advance(task, num_ended)
+        now_s = time.monotonic()
+        if now_s >= reported_s + REPORT_EVERY_S:
+            reported_s = now_s
+            left_min = (now_s - begin_s) / num_done * (num_calls - num_done) / 60
+            progress.console.print(f"{num_done:,} of {num_calls:,} calls, {left_min:.0f} minutes left")
 
 
 def _join(done: SimpleQueue[int]) -> None:

@@ -12,6 +12,7 @@ from agentspec.replay import advice, jobs, report
 from agentspec.replay.comparison import compare, trials
 from agentspec.replay.comparison import report as compare_report
 from agentspec.replay.jobs import HALVES, Plan, Selection
+from agentspec.replay.methods import METHODS
 from agentspec.replay.tally import total
 from agentspec.reporting.report import Outputs, Report
 
@@ -24,9 +25,10 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
     Raises:
         ConfigError: there are no calls, a file can't be read or written, or a setting is out of range.
     """
-    outputs.check()
-    _ = plan.rule.draft  # checks the settings
     paths = _paths(inputs)
+    outputs.check(paths)
+    for method in plan.methods:  # checks the settings, and that a peer is installed
+        METHODS[method].make(plan.rule)
     replayed = jobs.run(paths, plan, num_processes)
     results = {name: one.by_method for name, one in replayed.items()}
     advised = {name: advice.advise(one, plan.rule) for name, one in replayed.items()}
@@ -49,7 +51,10 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
         },
         table=report.table(results),
         origin=_origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
-        notes=[text for name, one in advised.items() for text in advice.lines(name, one)],
+        notes=[
+            *(text for name, one in advised.items() for text in advice.lines(name, one)),
+            *([advice.summary(replayed, plan.rule)] if len(paths) > 1 else []),
+        ],
         is_for_terminals=True,
         plot=plot,
         markdown=lambda: report.markdown(results, advised),
@@ -70,8 +75,8 @@ def run_compare(
     Raises:
         ConfigError: a file has no calls in one of the halves, or for the reasons of :func:`run`.
     """
-    outputs.check()
     paths = _paths(inputs)
+    outputs.check(paths)
     jobs.load_tokenizer(selection.tokenizer)
     measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
     summaries = {half: compare.summary(figures) for half, figures in measured.items()}

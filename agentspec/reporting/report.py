@@ -31,17 +31,25 @@ class Outputs:
     markdown: Path | None = None
     plot: Path | None = None
 
-    def check(self) -> None:
+    def check(self, inputs: Sequence[Path] = ()) -> None:
         """Check the names before a long measurement; create nothing. Only a plot needs matplotlib.
 
+        Args:
+            inputs: files that are read.
+
         Raises:
-            ConfigError: the plot's format is not supported, or a name can't be that of a file.
+            ConfigError: the plot's format is not supported, or a name can't be that of a file, is that of an
+                input, or occurs twice.
         """
         if self.plot:
             from agentspec.reporting import plots
 
             plots.check(self.plot)
+        taken = {path.resolve(): "it is an input" for path in inputs}
         for path in self._paths:
+            if (use := taken.get(path.resolve())) is not None:
+                raise ConfigError(f"{str(path)!r} can't be written: {use}")
+            taken[path.resolve()] = "two outputs have this name"
             if path.is_dir():
                 raise ConfigError(f"{str(path)!r} is a folder: name a file")
             folder = next(parent for parent in path.absolute().parents if parent.exists())

@@ -128,4 +128,5 @@ METHODS: Mapping[str, Method] = {
     "hybrid, paper": Method(_hybrid(load_eagle, "eagle", PAPER_THRESHOLD), _LEARNED, "eagle"),
     "hybrid, draft model": Method(_hybrid(_draft_model, "draft_model"), _LEARNED, "draft_model"),
     "draft model": Method(_network(_draft_model, "draft_model"), _CHAIN, "draft_model"),
+    "draft model tree": Method(_network(_draft_model, "draft_model"), _TREE, "draft_model"),
 }

@@ -8,21 +8,33 @@ from typing import Any
 
 from rich.table import Table
 
+from agentspec.reporting.report import verdict
 from benchmarks.harness.scorecard import Parts, Scorecard
+from benchmarks.methods.workloads import OPEN
 
 PHASES = ("cold", "warm")
 _RATIO = "hybrid_vs_best_part"
+_TREES = "hybrid_vs_trees_at_the_same_price_mean"
+_BARS: Mapping[str, float] = {
+    f"{_RATIO}_mean": 1.08,
+    f"{_RATIO}_min": 0.99,
+    "hybrid_vs_trees_open_mean": 1.3,
+    "hybrid_vs_trees_open_min": 1.3,
+}
 
 
 def summary(parts: Parts) -> dict[str, Any]:
     """Return the figures that people compare; None if nothing was measured."""
     served = [one for part in parts.values() for phase in PHASES for one in part.get(phase, {}).values()]
-    compared = (one for part in parts.values() for one in part.get("against_parts", {}).values())
-    ratios = [one for one in compared if one[f"{_RATIO}_mean"] is not None]
+    compared = [(name, one) for name, part in parts.items() for one in part.get("against_parts", {}).values()]
+    ratios = [one for _, one in compared if one[f"{_RATIO}_mean"] is not None]
+    open_ended = [one[_TREES] for name, one in compared if name.startswith(OPEN)]
     return {
         "outputs_identical": all(one["outputs_identical"] for one in served) if served else None,
         "hybrid_vs_best_part_mean": fmean(one[f"{_RATIO}_mean"] for one in ratios) if ratios else None,
         "hybrid_vs_best_part_min": min((one[f"{_RATIO}_min"] for one in ratios), default=None),
+        "hybrid_vs_trees_open_mean": fmean(open_ended) if open_ended else None,
+        "hybrid_vs_trees_open_min": min(open_ended, default=None),
     }
 
 
@@ -39,10 +51,21 @@ class MethodsCard(Scorecard):
         for method in dict.fromkeys(method for name, phase in columns for method in parts[name][phase]):
             cells = [parts[name][phase].get(method) for name, phase in columns]
             result.add_row(method, *("" if one is None else _cell(one) for one in cells))
+        found = summary(parts)
+        judged = [
+            f"{name} {found[name]:.3f} {_judged(found[name], bar)}"
+            for name, bar in _BARS.items()
+            if found[name]
+        ]
+        result.caption = "\n".join(judged)
         return result
 
 
 CARD = MethodsCard("methods", "drafting methods live, on the model's own text", (), summary)
+
+
+def _judged(value: float, bar: float) -> str:
+    return f"{verdict(value >= bar)} (at least {bar:g})"
 
 
 def _cell(served: Mapping[str, float]) -> str:

@@ -15,11 +15,11 @@ from benchmarks.paper.section import Figures, Section
 
 _RESULTS = Path(__file__).parents[1] / "results" / "methods.json"
 _WORKLOADS = {
-    "sql": "All calls of the questions, greedy:",
-    "sampling": "Sixteen samples of each call of three stages, for an eighth of the questions:",
+    "sql": "All calls of the questions, greedy",
+    "sampling": "Sixteen samples of each call of three stages, for an eighth of the questions",
     "open": "Open-ended answers, greedy, four at a time. Another small model writes them, trained on "
-    "half of the recorded ones (`python -m benchmarks open-text`):",
-    "open_sampled": "The same answers, sampled at temperature 1:",
+    "half of the recorded ones (`python -m benchmarks open-text`)",
+    "open_sampled": "The same answers, sampled at temperature 1",
 }
 _COLUMNS = (
     "method",
@@ -40,13 +40,15 @@ def _figures(*_: object) -> Figures:
         for method, one in parts[workload][phase].items():
             if not one["outputs_identical"]:
                 raise ConfigError(f"{_RESULTS}: {method} gave other outputs than no speculation ({phase})")
-    origin = parts["sql"]["provenance"]
     return {
         **{name: {phase: parts[name][phase] for phase in PHASES} for name in _WORKLOADS},
-        "commit": origin["commit"],
-        "date": origin["date"],
-        "num_questions": origin["sizes"]["num_questions"],
+        "origins": {name: _origin(parts[name]["provenance"]) for name in _WORKLOADS},
+        "num_questions": parts["sql"]["provenance"]["sizes"]["num_questions"],
     }
+
+
+def _origin(provenance: Mapping[str, Any]) -> str:
+    return f"commit {provenance['commit'][:8]}, {provenance['date'][:10]}"
 
 
 def _text(measured: Figures) -> Iterator[str]:
@@ -62,11 +64,10 @@ def _text(measured: Figures) -> Iterator[str]:
         "others (all columns but the first). The outputs of all methods are those without speculation. The "
         "GPUs are a model: a verified token costs 0.005 plain steps with one client and 0.05 with 64, and "
         "drafting costs nothing. [Other drafters](drafters.md) and [hybrid](hybrid.md) describe the methods. "
-        "`python -m benchmarks methods --heads out/heads` measured them (commit "
-        f"{measured['commit'][:8]}, {measured['date'][:10]})."
+        "`python -m benchmarks methods --heads out/heads` measured them."
     )
     for name, title in _WORKLOADS.items():
-        yield title
+        yield f"{title}, {measured['origins'][name]}:"
         cold, warm = (measured[name][phase] for phase in PHASES)
         yield table(_COLUMNS, [_row(method, cold[method], one) for method, one in warm.items()])
     yield _difference(measured["sql"]["warm"])

@@ -69,19 +69,28 @@ def test_the_summary_and_the_table() -> None:
         "outputs_identical": True, "tokens_per_step": 2.5, "drafted_per_step": 4.0, "speedup_cpu": 1.5
     }  # fmt: skip
     parts = {"sql": {"cold": {"off": served}}, "sampling": {"warm": {"pld": served}}}
-    unknown = dict.fromkeys(("hybrid_vs_best_part_mean", "hybrid_vs_best_part_min"))
+    compared = ("hybrid_vs_best_part_mean", "hybrid_vs_best_part_min")
+    unknown = dict.fromkeys((*compared, "hybrid_vs_trees_open_mean", "hybrid_vs_trees_open_min"))
     assert json.loads(CARD.json_line(parts))["summary"] == {"outputs_identical": True, **unknown}
     assert CARD.table(parts).row_count == 2
     parts["sql"]["cold"]["pld"] = {**served, "outputs_identical": False}
     assert CARD.summary(parts) == {"outputs_identical": False, **unknown}
     assert CARD.summary({}) == {"outputs_identical": None, **unknown}
     ratios = [
-        {"hybrid_vs_best_part_mean": mean, "hybrid_vs_best_part_min": least}
+        {
+            "hybrid_vs_best_part_mean": mean,
+            "hybrid_vs_best_part_min": least,
+            "hybrid_vs_trees_at_the_same_price_mean": 1.0,
+        }
         for mean, least in ((1.2, 1.1), (1.4, 1.0))
     ]
     parts["sql_budgets"] = {"against_parts": dict(zip(("cold", "warm"), ratios, strict=True))}
     assert CARD.summary(parts)["hybrid_vs_best_part_mean"] == pytest.approx(1.3)
     assert CARD.summary(parts)["hybrid_vs_best_part_min"] == 1.0
+    against = {"hybrid_vs_best_part_mean": None, "hybrid_vs_trees_at_the_same_price_mean": 1.25}
+    parts["open_budgets"] = {"against_parts": {"cold": against}}
+    assert CARD.summary(parts)["hybrid_vs_trees_open_min"] == 1.25
+    assert "hybrid_vs_trees_open_min 1.250 [red]FAIL[/red] (at least 1.3)" in str(CARD.table(parts).caption)
 
 
 def test_the_hybrid_is_compared_with_the_better_part_at_as_many_draft_tokens() -> None:

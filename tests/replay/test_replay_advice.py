@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from agentspec.replay.advice import advise, figures, lines, markdown
+from agentspec.replay.advice import advise, figures, lines, markdown, summary, together
 from agentspec.replay.costs import ROW_COSTS, fitting_price, speedup
 from agentspec.replay.jobs import Replayed
 from agentspec.replay.methods import Rule
-from agentspec.replay.tally import Tally
+from agentspec.replay.tally import Tally, total
 
 
 def tally(steps: int, tokens: int, drafted: int) -> Tally:
@@ -34,7 +34,7 @@ def test_a_step_costs_what_it_verifies():
 
 def test_the_best_method_depends_on_what_verifying_costs():
     advice = advise(REPLAYED, Rule("tree", 64))
-    assert (advice.method, advice.tokens_per_step, advice.saving) == ("eager", 4.0, 0.75)
+    assert (advice.typical.tokens_per_step, advice.typical.saving) == (2.5, 0.6)
     gpu, *_, cpu = advice.choices
     assert (gpu.method, gpu.speedup, gpu.is_worth_it) == ("eager", pytest.approx(4 / 1.5), True)
     assert (cpu.method, cpu.speedup, cpu.is_worth_it) == ("wary", pytest.approx(2.5 / 1.1), True)
@@ -48,8 +48,10 @@ def test_a_method_with_a_price_is_judged_at_the_one_that_fits():
         assert choice.method == "eager"
         assert choice.speedup == pytest.approx(4 / (1 + choice.row_cost))
         assert choice.price == fitting_price(choice.row_cost)
-    assert advice.tokens_per_step == 4.0  # still that of the run's settings
-    assert "(--min-prob 0.2)." in list(lines("calls", advice))[5]
+    text = list(lines("calls", advice))
+    assert "(--min-prob 0.2)." in text[5]
+    assert "--min-prob 0.02)." in text[1]
+    assert figures(advice)["settings"].endswith("--min-prob 0.02")
 
 
 def test_prices_rise_with_costs_up_to_an_accepted_token():
@@ -82,7 +84,7 @@ def test_it_is_said_in_plain_words_and_in_figures():
         "calls: these 4,812 calls: 2.5x fewer decode steps, 2.5x faster on a GPU with 8 clients with wary. "
         "sql pays most: 67% of the saved steps."
     )
-    assert "eager does best with 4.00 tokens per step, 75% of the decode steps saved" in text[1]
+    assert "wary has 2.50 tokens per step, 60% of the decode steps saved" in text[1]
     assert "--mode tree --max-draft 64 --alpha 4 --min-prob 0.1" in text[1]
     assert text[5] == (
         "  On a CPU (0.1 steps per verified token): worth it, wary decodes 2.27 times as fast as without."
@@ -101,7 +103,24 @@ def test_it_is_said_in_plain_words_and_in_figures():
     }
 
 
+def test_files_together_have_one_answer():
+    """Each file has its best method; together the one with the most counts."""
+    other = Replayed(
+        {"eager": {"plan": tally(10, 100, 0)}, "wary": {"plan": tally(100, 100, 0)}}, {"plan": 1.0}, 8
+    )
+    fitted = {cost: {"eager": {"plan": tally(5, 100, 0)}} for cost in ROW_COSTS}
+    found = together({"a": REPLAYED, "b": replace(other, at_costs=fitted)})
+    assert (found.num_calls, set(found.entropy)) == (4820, {"a/plan", "a/sql", "b/plan"})
+    assert {name: total(one.values()).steps for name, one in found.by_method.items()} == {
+        "eager": 60,
+        "wary": 180,
+    }
+    assert found.at_costs[0.01]["eager"]["b/plan"].steps == 5
+    said = summary({"a": REPLAYED, "b": other}, Rule())
+    assert said.startswith("all files: these 4,820 calls: 5.0x fewer decode steps, 2.7x faster on ")
+
+
 def test_no_calls_save_nothing():
     advice = advise(Replayed({"eager": {}}, {}), Rule())
-    assert (advice.tokens_per_step, advice.saving) == (0.0, 0.0)
+    assert (advice.typical.tokens_per_step, advice.typical.saving) == (0.0, 0.0)
     assert len(list(lines("calls", advice))) == 2 + len(ROW_COSTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -48,7 +49,8 @@ def test_the_report_is_a_table_markdown_and_where_asked_json(calls, tmp_path, ca
     assert forest["tokens_per_step"] > lookup["tokens_per_step"]
     assert "| forest | sql |" in (tmp_path / "r.md").read_text()
     assert "calls: these 8 calls: " in shown
-    assert "forest does best" in shown
+    assert "forest has " in shown
+    assert "all files: " not in shown
     assert result["advice"]["calls"]["by_row_cost"]["0.01"]["price"] in (None, 0.02)
     assert "| stage | entropy, bits |" in (tmp_path / "r.md").read_text()
     assert result["advice"]["calls"]["stages"]["sql"]["tokens_per_step"] >= forest["tokens_per_step"]
@@ -75,10 +77,15 @@ def test_what_can_not_be_replayed_is_an_error(calls, tmp_path, capsys):
         (["--tokenizer", "none"], "none"),
         (["--json", "calls.jsonl/out.json"], "is no folder"),
         (["--half", "first"], "in its first half"),
+        (["--json", "calls.jsonl"], "'calls.jsonl' can't be written: it is an input"),
+        (["--compare", "--plot", "same.svg", "--json", "x/../same.svg"], "two outputs have this name"),
+        (["--method", "arctic"], "method 'arctic' is not installed"),
     ],
 )
 def test_what_is_wrong_is_found_before_the_work(calls, tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "agentspec.replay.drafters.arctic", raising=False)
     monkeypatch.setattr(jobs, "share_out", lambda *_: pytest.fail("the work has begun"))
     calls.write_text(json.dumps(CALLS[0]))
     assert main(["replay", str(calls), *options]) == 1
@@ -102,6 +109,19 @@ def test_tables_fit_the_terminal(calls, tmp_path, capsys, monkeypatch, columns):
     assert max(map(len, table.splitlines())) <= columns
     assert "paper-request" in table
     assert "…" not in table
+
+
+def test_several_files_have_an_answer_together(calls, tmp_path, capsys):
+    other = tmp_path / "other.jsonl"
+    other.write_text(calls.read_text())
+    assert main(["replay", str(calls), str(other), "--jobs", "1", "--method", "pld"]) == 0
+    assert "\nall files: these 16 calls: " in capsys.readouterr().out
+
+
+def test_progress_is_said_where_there_is_no_bar(calls, capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "REPORT_EVERY_S", 0.0)
+    assert main(["replay", str(calls), "--jobs", "1", "--method", "pld"]) == 0
+    assert "8 of 8 calls, 0 minutes left" in capsys.readouterr().err
 
 
 def test_what_was_counted_is_drawn(calls, tmp_path, capsys):

@@ -12,6 +12,7 @@ from agentspec.cli import main
 from agentspec.replay.calls import END, Call, encoded
 from agentspec.replay.comparison import compare
 from agentspec.replay.comparison.compare import ROWS, summary
+from agentspec.replay.comparison.report import table
 from agentspec.replay.comparison.trials import (
     TREE_SIZES,
     TRIALS,
@@ -28,6 +29,7 @@ from agentspec.replay.comparison.trials import (
 from agentspec.replay.curve import Curve, Point
 from agentspec.replay.jobs import Selection, load_tokenizer
 from agentspec.replay.tally import Tally
+from agentspec.reporting.report import print_report
 
 # ---- between the prices ----
 
@@ -196,11 +198,29 @@ def test_every_key_of_the_summary():
         }
     )
     failed = [row.key for row in ROWS if not row.passes(FIGURES)]
-    assert failed == ["accepted_gain_equal_drafts_mean", "accepted_gain_equal_drafts_min", "ece_max"]
+    assert failed == [
+        "accepted_gain_equal_drafts_mean",
+        "accepted_gain_equal_drafts_min",
+        "draft_ratio_equal_tokens_mean",
+        "ece_max",
+    ]
 
 
 def test_the_worst_data_set_is_named():
     assert {row.key: row.worst(FIGURES) for row in ROWS} == dict.fromkeys((row.key for row in ROWS), "y")
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("halves", [["second"], ["first", "second"]])
+def test_the_table_fits_the_terminal(columns, halves, capsys):
+    long = {"a_data_set_with_a_very_long_name": FIGURES["y"], "x": FIGURES["x"]}
+    shown = table(dict.fromkeys(halves, long))
+    print_report(shown, None, columns=columns)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= columns
+    assert "…" not in printed
+    assert printed.count("≤ 0.42") == 1
+    assert printed.count("pass") + printed.count("FAIL") == len(halves) * len(ROWS)
 
 
 def test_what_is_not_reached_meets_no_bar():

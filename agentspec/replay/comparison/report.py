@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich import box
 from rich.table import Table
 
-from agentspec.replay.comparison.compare import ROWS, Figures, Row
+from agentspec.replay.comparison.compare import ROWS, Figures
 from agentspec.reporting.report import verdict
 
 PLAIN = ("num_calls", "num_tokens", "one_tree_bytes", "limit_bytes")
 
 
 def table(by_half: Mapping[str, Figures]) -> Table:
-    """Return a row for each bar, with each half's result and its worst data set."""
-    shown = Table(title="learned against the paper's rule", title_justify="left")
-    shown.add_column("", no_wrap=True)
+    """Return a row for each bar and half, with the result and the worst data set. It fits 80 columns."""
+    shown = Table(title="learned against the paper's rule", title_justify="left", box=box.SIMPLE)
+    shown.add_column("", min_width=24)
     shown.add_column("bar", justify="right", no_wrap=True)
-    for half in by_half:
-        shown.add_column(f"{half} half", justify="right", no_wrap=True)
-        shown.add_column("")
-        shown.add_column("worst")
+    shown.add_column("half", no_wrap=True)
+    shown.add_column("result", justify="right", no_wrap=True)
+    shown.add_column("", no_wrap=True)
+    shown.add_column("worst", overflow="fold")
     for row in ROWS:
-        cells = [cell for figures in by_half.values() for cell in _cells(row, figures)]
-        shown.add_row(row.label, f"{row.sign} {row.bar:.3g}", *cells)
+        label, bar = row.label, f"{row.sign} {row.bar:.3g}"
+        for half, figures in by_half.items():
+            result = _shown(row.result(figures))
+            shown.add_row(label, bar, half, result, verdict(row.passes(figures)), row.worst(figures))
+            label = bar = ""
     return shown
-
-
-def _cells(row: Row, figures: Figures) -> tuple[str, str, str]:
-    return _shown(row.result(figures)), verdict(row.passes(figures)), row.worst(figures)
 
 
 def markdown(by_half: Mapping[str, Figures]) -> str:
