@@ -58,6 +58,10 @@ def head_tensors(config: Mapping[str, Any], *, target_hidden: int = 64, seed: in
         "norm.weight": (hidden,),
         "lm_head.weight": (num_drafted, hidden),
     }
+    if config.get("norm_before_fc"):
+        shapes["input_norm.weight"] = (3 * target_hidden,)
+    if config.get("fc_norm"):
+        shapes.update({f"fc_norm.{layer}.weight": (target_hidden,) for layer in range(3)})
     tensors: Tensors = {}
     for name, shape in shapes.items():
         values = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -95,6 +99,11 @@ class ReferenceHead:
 
     def read(self, features: torch.Tensor) -> torch.Tensor:
         """Return what rows carry whose features are known."""
+        if self._config.get("norm_before_fc"):
+            features = self._norm(features, "input_norm")
+        if self._config.get("fc_norm"):
+            chunks = enumerate(features.chunk(3, 1))
+            features = torch.cat([self._norm(chunk, f"fc_norm.{layer}") for layer, chunk in chunks], 1)
         return features @ self._tensors["fc.weight"].T
 
     def forward(self, token_ids: torch.Tensor, carried: torch.Tensor) -> torch.Tensor:
@@ -106,11 +115,13 @@ class ReferenceHead:
         residual = residual + self._attention(both) @ layer("self_attn.o_proj").T
         inner = self._norm(residual, "midlayer.post_attention_layernorm")
         gate = functional.silu(inner @ layer("mlp.gate_proj").T)
-        return residual + (gate * (inner @ layer("mlp.up_proj").T)) @ layer("mlp.down_proj").T
+        residual = residual + (gate * (inner @ layer("mlp.up_proj").T)) @ layer("mlp.down_proj").T
+        return self._norm(residual, "norm") if self._config.get("norm_output") else residual
 
     def log_probs(self, carried: torch.Tensor) -> torch.Tensor:
         """Return log chances over the whole vocabulary; minus infinity where it can't draft."""
-        scores = torch.log_softmax(self._norm(carried, "norm") @ self._tensors["lm_head.weight"].T, 1)
+        normed = carried if self._config.get("norm_output") else self._norm(carried, "norm")
+        scores = torch.log_softmax(normed @ self._tensors["lm_head.weight"].T, 1)
         ids = torch.arange(scores.shape[1]) + self._tensors["d2t"]
         whole = torch.full((len(scores), self._config["vocab_size"]), -math.inf, dtype=scores.dtype)
         return whole.index_copy(1, ids, scores)

@@ -69,12 +69,15 @@ class EagleHead:
         with torch.inference_mode():
             shape = (model.vocab_size, model.hidden_size)
             self._embedding = weights.take("embed_tokens.weight", *shape) if has_embeddings else None
+            self._features_norms = _features_norms(config, weights)
             self._combine = Linear(weights.take("fc.weight", model.hidden_size, width))
             has_packing = has_room_to_pack(num_parameters(model))
             self._layer = _EagleLayer(config, weights, has_packing)
             self._norm = RMSNorm(weights.take("norm.weight", model.hidden_size), model.rms_norm_eps)
             head = weights.take("lm_head.weight", config.draft_vocab_size, model.hidden_size)
-            self._head = Linear(self._norm.fold(head), has_packing=has_packing)
+            self._head = Linear(
+                head if config.has_normed_output else self._norm.fold(head), has_packing=has_packing
+            )
             self._rotary = RotaryTable(model, weights.device)
 
     def make_cache(self, num_slots: int, max_len: int) -> KVCache:
@@ -85,6 +88,9 @@ class EagleHead:
         """Return what rows carry whose features ``[rows, layers * target hidden]`` are known."""
         assert features is not None
         with torch.inference_mode():
+            for norms in self._features_norms:
+                parts = zip(norms, features.chunk(len(norms), 1), strict=True)
+                features = torch.cat([norm.whole(part) for norm, part in parts], 1)
             return self._combine(features)
 
     def forward(
@@ -101,12 +107,14 @@ class EagleHead:
         with torch.inference_mode():
             ids = torch.from_numpy(np.concatenate([segment.token_ids for segment in segments]))
             plan = AttentionPlan(segments, cache, (None,))
-            return self._layer.continued(self._embed(ids), carried, self._rotary.of(segments), plan)
+            rows = self._layer.continued(self._embed(ids), carried, self._rotary.of(segments), plan)
+            return self._norm.whole(rows) if self._config.has_normed_output else rows
 
     def log_probs(self, carried: torch.Tensor, level: int = 1) -> torch.Tensor:
         """Return log chances of the next tokens, float32 ``[rows, draft_vocab]``, alike for all levels."""
         with torch.inference_mode():
-            return functional.log_softmax(self._head(self._norm(carried)).float(), 1)
+            rows = carried if self._config.has_normed_output else self._norm(carried)
+            return functional.log_softmax(self._head(rows).float(), 1)
 
     def token_ids(self, drafted: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the served model's ids of tokens by their place in :meth:`log_probs`."""
@@ -115,6 +123,18 @@ class EagleHead:
     def _embed(self, ids: torch.Tensor) -> torch.Tensor:
         ids = ids.to(self._target.device)
         return self._target.embed(ids) if self._embedding is None else self._embedding.index_select(0, ids)
+
+
+def _features_norms(config: EagleConfig, weights: Weights) -> list[list[RMSNorm]]:
+    """Return the norms of the features before they are combined, in order: of all together, of each layer."""
+    size, number = config.target_hidden_size, len(config.hidden_layers)
+    norms = []
+    if config.has_features_norm:
+        norms.append([RMSNorm(weights.take("input_norm.weight", number * size), config.model.rms_norm_eps)])
+    if config.has_layer_norms:
+        names = [f"fc_norm.{layer}.weight" for layer in range(number)]
+        norms.append([RMSNorm(weights.take(name, size), config.model.rms_norm_eps) for name in names])
+    return norms
 
 
 class _EagleLayer(DecoderLayer):

@@ -11,7 +11,6 @@ from agentspec.errors import CheckpointError
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
-_UNSUPPORTED = ("norm_before_fc", "fc_norm", "norm_output")  # variants of a few checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +23,9 @@ class EagleConfig:
         target_hidden_size: width of the served model's residual stream.
         hidden_layers: layers of the served model whose inputs it reads.
         has_normed_residual: its residual stream begins behind the norm of the features.
+        has_features_norm: the features of all layers together are normed first.
+        has_layer_norms: those of each layer are.
+        has_normed_output: it hands on what is behind its last norm.
     """
 
     model: ModelConfig
@@ -31,6 +33,9 @@ class EagleConfig:
     target_hidden_size: int
     hidden_layers: tuple[int, ...]
     has_normed_residual: bool = False
+    has_features_norm: bool = False
+    has_layer_norms: bool = False
+    has_normed_output: bool = False
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], target: ModelConfig) -> EagleConfig:
@@ -51,9 +56,6 @@ class EagleConfig:
         if raw.get("num_hidden_layers", 1) != 1:
             raise CheckpointError(f"an EAGLE-3 head has one layer, not {raw['num_hidden_layers']!r}")
         eagle = raw.get("eagle_config") or {}
-        for name in _UNSUPPORTED:
-            if raw.get(name) or eagle.get(name):
-                raise CheckpointError(f"config.json: {name} is not supported")
         model = ModelConfig.from_json({**raw, "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1})
         if model.vocab_size != target.vocab_size:
             raise CheckpointError(
@@ -71,6 +73,9 @@ class EagleConfig:
             width,
             _hidden_layers(raw.get(_LAYERS) or eagle.get(_LAYERS), target.num_layers),
             bool(raw.get("norm_before_residual")),
+            bool(eagle.get("norm_before_fc", raw.get("norm_before_fc"))),
+            bool(raw.get("fc_norm")),
+            bool(raw.get("norm_output")),
         )
 
 

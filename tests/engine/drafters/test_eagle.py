@@ -68,8 +68,11 @@ def whole(head: EagleHead, log_probs: torch.Tensor) -> torch.Tensor:
         {"norm_before_residual": True},
         {"head_dim": 24},  # as Qwen3's, apart from hidden_size / num_attention_heads
         {"draft_vocab_size": 384},
+        {"norm_before_fc": True},
+        {"fc_norm": True},
+        {"norm_before_fc": True, "fc_norm": True, "norm_output": True},
     ],
-    ids=["llama", "normed residual", "head_dim", "whole vocabulary"],
+    ids=["llama", "normed residual", "head_dim", "whole vocabulary", "norm", "norms", "all norms"],
 )
 def test_texts_and_trees_as_the_reference(make: Make, fields: dict[str, Any]) -> None:
     head, reference = make(**fields)
@@ -183,8 +186,8 @@ def test_bad_tensors(
         ({"target_hidden_size": 128}, "of hidden size 128, the served one has 64"),
         ({"draft_vocab_size": 385}, "draft_vocab_size must be 1 to 384, not 385"),
         ({"draft_vocab_size": "many"}, "draft_vocab_size must be 1 to 384, not 'many'"),
-        ({"norm_output": True}, "norm_output is not supported"),
-        ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc is not supported"),
+        ({"fc_norm": True}, r"'fc_norm\.0\.weight' is missing"),
+        ({"eagle_config": {"norm_before_fc": True}}, r"'input_norm\.weight' is missing"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [4]}}, r"layers of 0 to 3, not \[4\]"),
         ({"eagle_aux_hidden_state_layer_ids": [1, 1, 2]}, r"must name different layers, not \[1, 1, 2\]"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": []}}, r"must name different layers, not \[\]"),
