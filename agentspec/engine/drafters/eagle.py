@@ -6,27 +6,23 @@ token i + 1. From these it predicts token i + 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from agentspec.engine.batch import Segment
 from agentspec.engine.drafters.eagle_config import EagleConfig
+from agentspec.engine.drafters.layer_head import LayerHead
 from agentspec.engine.model.attention import AttentionPlan
-from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.layer import DecoderLayer, Weights
 from agentspec.engine.model.linear import Linear, has_room_to_pack
 from agentspec.engine.model.norm import RMSNorm
-from agentspec.engine.model.rotary import RotaryTable
 from agentspec.engine.model.transformer import Transformer, num_parameters
 from agentspec.errors import CheckpointError
 
 
-class EagleHead:
-    """A :class:`~agentspec.engine.drafters.model_drafter.DraftNetwork` for one served model.
+class EagleHead(LayerHead):
+    """A head for one served model.
 
     Args:
         config: its shape.
@@ -34,11 +30,6 @@ class EagleHead:
         target: the served model, whose embeddings it uses unless it has its own.
         target_ids: int64 ``[draft_vocab]``, the served model's id of each token that it can draft.
         has_embeddings: it has embeddings of its own.
-
-    Attributes:
-        vocab_size: of the served model.
-        hidden_layers: layers of the served model whose inputs it reads.
-        most_levels: None: it can draft any number of tokens.
 
     Raises:
         CheckpointError: a tensor is missing or misshapen.
@@ -54,11 +45,8 @@ class EagleHead:
         has_embeddings: bool = False,
     ) -> None:
         model = config.model
-        self.vocab_size = target.config.vocab_size
-        self.hidden_layers = config.hidden_layers
-        self.most_levels: int | None = None
+        super().__init__(model, target, config.hidden_layers)
         self._config = config
-        self._target = target
         self._target_ids: NDArray[np.int32] = target_ids.cpu().numpy().astype(np.int32)
         width = config.target_hidden_size * len(config.hidden_layers)
         if not has_embeddings and model.hidden_size != config.target_hidden_size:
@@ -78,11 +66,6 @@ class EagleHead:
             self._head = Linear(
                 head if config.has_normed_output else self._norm.fold(head), has_packing=has_packing
             )
-            self._rotary = RotaryTable(model, weights.device)
-
-    def make_cache(self, num_slots: int, max_len: int) -> KVCache:
-        """Return a cache of its own keys and values, for as many slots as the served model has."""
-        return KVCache(self._config.model, num_slots, max_len, self._target.dtype, self._target.device)
 
     def read(self, features: torch.Tensor | None) -> torch.Tensor:
         """Return what rows carry whose features ``[rows, layers * target hidden]`` are known."""
@@ -92,23 +75,6 @@ class EagleHead:
                 parts = zip(norms, features.chunk(len(norms), 1), strict=True)
                 features = torch.cat([norm.whole(part) for norm, part in parts], 1)
             return self._combine(features)
-
-    def forward(
-        self, segments: Sequence[Segment], carried: torch.Tensor, cache: KVCache | None
-    ) -> torch.Tensor:
-        """Return what each row hands on to the next, ``[rows, hidden]``.
-
-        Args:
-            segments: the tokens after those that the rows stand for.
-            carried: ``[rows, hidden]``, of :meth:`read`, or of this method for the row of the parent.
-        """
-        assert cache is not None
-        cache.check_bounds(segments)
-        with torch.inference_mode():
-            ids = torch.from_numpy(np.concatenate([segment.token_ids for segment in segments]))
-            plan = AttentionPlan(segments, cache, (None,))
-            rows = self._layer.continued(self._embed(ids), carried, self._rotary.of(segments), plan)
-            return self._norm.whole(rows) if self._config.has_normed_output else rows
 
     def log_probs(self, carried: torch.Tensor, level: int = 1) -> torch.Tensor:
         """Return log chances of the next tokens, float32 ``[rows, draft_vocab]``, alike for all levels."""
@@ -121,8 +87,13 @@ class EagleHead:
         return self._target_ids[drafted]
 
     def _embed(self, ids: torch.Tensor) -> torch.Tensor:
-        ids = ids.to(self._target.device)
-        return self._target.embed(ids) if self._embedding is None else self._embedding.index_select(0, ids)
+        return super()._embed(ids) if self._embedding is None else self._embedding.index_select(0, ids)
+
+    def _continued(
+        self, embedded: torch.Tensor, carried: torch.Tensor, rotation: torch.Tensor, plan: AttentionPlan
+    ) -> torch.Tensor:
+        rows = self._layer.continued(embedded, carried, rotation, plan)
+        return self._norm.whole(rows) if self._config.has_normed_output else rows
 
 
 def _features_norms(config: EagleConfig, weights: Weights) -> list[list[RMSNorm]]:
