@@ -78,14 +78,19 @@ def advise(replayed: Replayed, rule: Rule) -> Advice:
 
 
 def together(replayed: Mapping[str, Replayed]) -> Replayed:
-    """Return several files as one. A stage's name begins with that of its file."""
+    """Return several files as one. A stage's name begins with that of its file.
+
+    A method counts if it ran on all files.
+    """
 
     def named(parts: Mapping[str, ByMethod]) -> ByMethod:
-        merged: ByMethod = {}
-        for name, by_method in parts.items():
-            for method, by_stage in by_method.items():
-                merged.setdefault(method, {}).update({f"{name}/{s}": one for s, one in by_stage.items()})
-        return merged
+        return {
+            method: {
+                f"{name}/{stage}": one for name, part in parts.items() for stage, one in part[method].items()
+            }
+            for method in next(iter(parts.values()))
+            if all(method in part for part in parts.values())
+        }
 
     costs = dict.fromkeys(cost for one in replayed.values() for cost in one.at_costs)
     return Replayed(
@@ -134,11 +139,6 @@ def lines(name: str, advice: Advice) -> Iterator[str]:
             f"  {stage:{width}}  entropy {one.entropy:.2f} bits, {one.tokens_per_step:.2f} tokens per step, "
             f"{one.share:.0%} of the saved steps"
         )
-
-
-def summary(replayed: Mapping[str, Replayed], rule: Rule) -> str:
-    """Return the answer for all files together in one line."""
-    return f"all files: {_answer(advise(together(replayed), rule))}"
 
 
 def markdown(advice: Advice) -> Iterator[str]:

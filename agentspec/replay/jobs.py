@@ -135,7 +135,7 @@ def share_out(
     done: SimpleQueue[int] = context.SimpleQueue()
     with _progress() as progress:
         task = progress.add_task("calls", total=num_calls)
-        watch = _watch if progress.console.is_terminal else _report
+        watch = _watch if progress.console.is_interactive else _report
         watcher = threading.Thread(target=watch, args=(done, progress, task), daemon=True)
         watcher.start()
         with ProcessPoolExecutor(num_processes, context, _join, (done,)) as processes:

@@ -16,6 +16,7 @@ from agentspec.replay.methods import METHODS
 from agentspec.replay.tally import total
 from agentspec.reporting.report import Outputs, Report
 
+ALL_FILES = "all files"
 SUFFIXES = (".jsonl", ".jsonl.gz")
 
 
@@ -23,15 +24,19 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
     """Replay, print the table and the advice, write the files, and return the exit status.
 
     Raises:
-        ConfigError: there are no calls, a file can't be read or written, or a setting is out of range.
+        ConfigError: there are no calls, a file can't be read or written, a setting is out of range, or a peer
+            is not installed.
     """
     paths = _paths(inputs)
     outputs.check(paths)
-    for method in plan.methods:  # checks the settings, and that a peer is installed
+    _ = plan.rule.draft  # checks the settings
+    for method in plan.methods:  # a peer may not be installed
         METHODS[method].make(plan.rule)
     replayed = jobs.run(paths, plan, num_processes)
     results = {name: one.by_method for name, one in replayed.items()}
     advised = {name: advice.advise(one, plan.rule) for name, one in replayed.items()}
+    if len(paths) > 1:
+        advised[ALL_FILES] = advice.advise(advice.together(replayed), plan.rule)
     summary = {
         f"{name}/{method}": total(by_stage.values()).tokens_per_step
         for name, by_method in results.items()
@@ -51,10 +56,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
         },
         table=report.table(results),
         origin=_origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
-        notes=[
-            *(text for name, one in advised.items() for text in advice.lines(name, one)),
-            *([advice.summary(replayed, plan.rule)] if len(paths) > 1 else []),
-        ],
+        notes=[text for name, one in advised.items() for text in advice.lines(name, one)],
         is_for_terminals=True,
         plot=plot,
         markdown=lambda: report.markdown(results, advised),

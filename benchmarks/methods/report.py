@@ -55,7 +55,7 @@ class MethodsCard(Scorecard):
         judged = [
             f"{name} {found[name]:.3f} {_judged(found[name], bar)}"
             for name, bar in _BARS.items()
-            if found[name]
+            if found[name] is not None
         ]
         result.caption = "\n".join(judged)
         return result

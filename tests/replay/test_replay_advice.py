@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agentspec.replay.advice import advise, figures, lines, markdown, summary, together
+from agentspec.replay.advice import advise, figures, lines, markdown, together
 from agentspec.replay.costs import ROW_COSTS, fitting_price, speedup
 from agentspec.replay.jobs import Replayed
 from agentspec.replay.methods import Rule
@@ -108,16 +108,21 @@ def test_files_together_have_one_answer():
     other = Replayed(
         {"eager": {"plan": tally(10, 100, 0)}, "wary": {"plan": tally(100, 100, 0)}}, {"plan": 1.0}, 8
     )
-    fitted = {cost: {"eager": {"plan": tally(5, 100, 0)}} for cost in ROW_COSTS}
-    found = together({"a": REPLAYED, "b": replace(other, at_costs=fitted)})
+    found = together({"a": REPLAYED, "b": other})
     assert (found.num_calls, set(found.entropy)) == (4820, {"a/plan", "a/sql", "b/plan"})
     assert {name: total(one.values()).steps for name, one in found.by_method.items()} == {
         "eager": 60,
         "wary": 180,
     }
-    assert found.at_costs[0.01]["eager"]["b/plan"].steps == 5
-    said = summary({"a": REPLAYED, "b": other}, Rule())
+    said = next(lines("all files", advise(found, Rule())))
     assert said.startswith("all files: these 4,820 calls: 5.0x fewer decode steps, 2.7x faster on ")
+
+
+def test_a_price_that_one_file_lacks_does_not_count_for_all_files():
+    fitted = {cost: {"eager": {"plan": tally(5, 100, 0)}} for cost in ROW_COSTS}
+    both = {"a": replace(REPLAYED, at_costs=fitted), "b": replace(REPLAYED, at_costs=fitted)}
+    assert together(both).at_costs[0.01]["eager"]["b/plan"].steps == 5
+    assert together({**both, "c": REPLAYED}).at_costs[0.01] == {}
 
 
 def test_no_calls_save_nothing():

@@ -74,6 +74,7 @@ def test_what_can_not_be_replayed_is_an_error(calls, tmp_path, capsys):
     [
         (["--min-prob", "1.5"], "min_prob"),
         (["--alpha", "-1"], "alpha"),
+        (["--method", "pld", "--alpha", "-1"], "alpha"),
         (["--tokenizer", "none"], "none"),
         (["--json", "calls.jsonl/out.json"], "is no folder"),
         (["--half", "first"], "in its first half"),
@@ -114,8 +115,15 @@ def test_tables_fit_the_terminal(calls, tmp_path, capsys, monkeypatch, columns):
 def test_several_files_have_an_answer_together(calls, tmp_path, capsys):
     other = tmp_path / "other.jsonl"
     other.write_text(calls.read_text())
-    assert main(["replay", str(calls), str(other), "--jobs", "1", "--method", "pld"]) == 0
+    written = tmp_path / "out.json"
+    options = ["--jobs", "1", "--method", "pld", "--json", str(written)]
+    assert main(["replay", str(calls), str(other), *options]) == 0
     assert "\nall files: these 16 calls: " in capsys.readouterr().out
+    advice = json.loads(written.read_text())["advice"]
+    assert (advice["all files"]["num_calls"], set(advice["all files"]["stages"])) == (
+        16,
+        {"calls/sql", "other/sql"},
+    )
 
 
 def test_progress_is_said_where_there_is_no_bar(calls, capsys, monkeypatch):

@@ -15,7 +15,7 @@ from agentspec.config import MIB, OWN_HEADS
 from agentspec.corpus.store import without_password
 from agentspec.engine.engine_config import DTYPES, EngineConfig
 from agentspec.engine.model.checkpoint_config import CONFIG_FILE, check_files, check_has_heads
-from agentspec.errors import ConfigError
+from agentspec.errors import CheckpointError, ConfigError
 from agentspec.extras import check_installed, needed
 from agentspec.forest.autosave import ForestAutosave
 from agentspec.forest.file import check_place
@@ -264,7 +264,10 @@ def _check_draft_model(options: ServeOptions, engine: EngineSettings) -> None:
             raise ConfigError(f"{threshold} is for nothing without {model}")
         return
     if engine.draft_model == OWN_HEADS:
-        check_has_heads(engine.model or bundled_model_dir())
+        try:
+            check_has_heads(engine.model or bundled_model_dir())
+        except CheckpointError as error:
+            raise CheckpointError(f"{options.name_of('draft_model')} {OWN_HEADS!r}: {error}") from error
     elif not (Path(engine.draft_model) / CONFIG_FILE).is_file():
         raise ConfigError(
             f"{options.name_of('draft_model')} {engine.draft_model!r} is no folder with a {CONFIG_FILE}: "

@@ -16,7 +16,7 @@ from agentspec.engine.model.transformer import Transformer
 
 
 def load_network(path: str | Path, target: Transformer, served: str | Path) -> DraftNetwork:
-    """Load an EAGLE-3 head, Medusa heads or a draft model for a served model, with its dtype and device.
+    """Load an EAGLE-3, Medusa or MTP head or a draft model, with the served model's dtype and device.
 
     Args:
         path: directory of the head or model; ``OWN_HEADS`` = the MTP heads of the served model.
@@ -29,6 +29,8 @@ def load_network(path: str | Path, target: Transformer, served: str | Path) -> D
     if path == OWN_HEADS:
         return load_mtp(served, target)
     raw = read_json(Path(path) / CONFIG_FILE)
+    if "num_nextn_predict_layers" in raw:
+        return load_mtp(path, target)
     if "medusa_num_heads" in raw:
         return load_medusa(path, target)
     if any("Eagle" in str(name) for name in raw.get("architectures") or ()):

@@ -1,9 +1,9 @@
 """A multi-token prediction (MTP) head from the checkpoint of the served model, in the layout of MiMo.
 
 The head is that of DeepSeek-V3 (arXiv 2412.19437, section 2.2) with one dense layer (MiMo, arXiv 2505.07608).
-At position i it reads the served model's last features of token i, or its own output there, and the embedding
-of token i + 1. From these it predicts token i + 2. If the checkpoint has several heads, the first one drafts
-all tokens.
+At position i it reads the embedding of token i + 1, and the served model's last features of token i or its
+own output there. From these it predicts token i + 2. If the checkpoint has several heads, the first one
+drafts all tokens. vLLM leaves out the token at the first position of a text; here the head reads it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,10 @@ class MtpHead(LayerHead):
             self._features_norm, self._token_norm = norm("hidden_layernorm"), norm("token_layernorm")
             combine = weights.take(f"{PREFIX}input_proj.weight", hidden, 2 * hidden)
             features, token = self._features_norm.fold(combine[:, :hidden]), combine[:, hidden:]
-            self._combine = Linear(torch.cat([features, self._token_norm.fold(token)], 1))
-            self._layer = DecoderLayer(shape, weights, PREFIX, has_room_to_pack(num_parameters(shape)))
+            has_packing = has_room_to_pack(num_parameters(shape))
+            combine = torch.cat([features, self._token_norm.fold(token)], 1)
+            self._combine = Linear(combine, has_packing=has_packing)
+            self._layer = DecoderLayer(shape, weights, PREFIX, has_packing)
             self._norm = norm("final_layernorm")
 
     def read(self, features: torch.Tensor | None) -> torch.Tensor:

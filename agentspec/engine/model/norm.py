@@ -34,6 +34,10 @@ class RMSNorm:
         """``[rows, size]`` to the same, ``scale`` included."""
         return functional.rms_norm(x, (self.size,), self.weight, self.eps)
 
+    def without_scale(self, x: torch.Tensor) -> torch.Tensor:
+        """``[rows, size]`` of :meth:`whole` to what a folded matrix takes; 0 where ``weight`` is."""
+        return x if self.scale is None else torch.where(self.scale == 0, 0, x / self.scale)
+
     def fold(self, weight: torch.Tensor) -> torch.Tensor:
         """The matrix ``[out, size]`` that follows, with ``scale`` in its columns."""
         return weight if self.scale is None else weight * self.scale

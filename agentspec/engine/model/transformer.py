@@ -100,8 +100,7 @@ class Transformer:
     def logits_of_normed(self, normed: torch.Tensor) -> torch.Tensor:
         """Return float32 logits ``[rows, vocab]`` of rows behind a last norm, such as :meth:`normed`."""
         with torch.inference_mode():
-            scale = self._norm.scale
-            return self._head(normed if scale is None else normed / scale).float()
+            return self._head(self._norm.without_scale(normed)).float()
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the residual stream ``[rows, hidden]`` behind the last norm."""
@@ -111,8 +110,7 @@ class Transformer:
     def vocabulary(self) -> torch.Tensor:
         """Return the matrix ``[vocab, hidden]`` from :meth:`normed` to logits."""
         with torch.inference_mode(False):
-            weight = self._head.weight.t().clone()
-            return weight if self._norm.scale is None else weight / self._norm.scale.clone()
+            return self._norm.without_scale(self._head.weight.t().clone()).clone()
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Return the embeddings ``[n, hidden]`` of int tokens ``[n]``."""

@@ -133,7 +133,7 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         ),
         (["--corpus", "here", "--draft", "off"], "nothing is learned with --draft off: --corpus"),
         (["--draft-model", "gone"], "--draft-model 'gone' is no folder with a config.json"),
-        (["--draft-model", "mtp"], "the model has no MTP heads, its num_nextn_predict_layers is None"),
+        (["--draft-model", "mtp"], "--draft-model 'mtp': "),
         (["--draft-model", "words", "--draft", "off"], "nothing is drafted with --draft off: --draft-model"),
         (
             ["--hybrid-threshold", "2"],

@@ -116,6 +116,7 @@ def test_a_sliding_window_of_the_model_is_not_the_head_s(
 
 def test_it_is_found_by_its_name(mimo: Path, served: Transformer) -> None:
     assert isinstance(load_network(OWN_HEADS, served, mimo), MtpHead)
+    assert isinstance(load_network(mimo, served, "elsewhere"), MtpHead)
 
 
 @pytest.mark.parametrize("number", [None, 0, "one"])

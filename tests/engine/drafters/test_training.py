@@ -29,6 +29,7 @@ from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
 from agentspec.errors import CheckpointError
+from tests.support.checkpoints import make_checkpoint
 
 LAYERS = (1, 2, 3)
 TOLERANCE = 2e-3  # the files are float16
@@ -84,6 +85,15 @@ def test_the_loss_of_eagle_is_that_of_its_drafts(model: Transformer, tmp_path: P
     trained = new_eagle(model)
     write_eagle(tmp_path, trained, model.config, LAYERS)
     expect_the_loss_of_drafts(model, trained, load_eagle(tmp_path, model))
+
+
+def test_a_head_of_eagle_has_no_biases(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Its published format has none, whatever the served model has."""
+    qwen = load_model(checkpoint("qwen2"))
+    trained = new_eagle(qwen)
+    write_eagle(tmp_path, trained, qwen.config, LAYERS)
+    expect_the_loss_of_drafts(qwen, trained, load_eagle(tmp_path, qwen))
+    assert not any("bias" in name for name in trained.published())
 
 
 def test_the_loss_of_mtp_is_that_of_its_drafts(
@@ -162,6 +172,26 @@ def test_a_checkpoint_with_an_mtp_head_is_the_same_model(
     ]
     assert torch.equal(*logits)
     assert (tmp_path / "tokenizer.json").is_file()
+
+
+def test_places_that_a_checkpoint_with_an_mtp_head_can_not_have(
+    llama_checkpoint: Path, model: Transformer, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match="write to another folder"):
+        write_mtp(llama_checkpoint, new_mtp(model), llama_checkpoint)
+    sharded = make_checkpoint(tmp_path / "sharded", shard_size="100KB")
+    with pytest.raises(CheckpointError, match=r"there is no 'model\.safetensors'"):
+        write_mtp(tmp_path / "out", new_mtp(model), sharded)
+
+
+def test_the_matrix_to_the_vocabulary_behind_a_norm_with_zeros(checkpoint: Callable[[str], Path]) -> None:
+    served = load_model(checkpoint("llama"))
+    norm = served._norm
+    assert norm.scale is not None
+    with torch.inference_mode():
+        norm.scale[3] = 0
+    assert served.logits_of_normed(torch.randn(2, 64)).isfinite().all()
+    assert served.vocabulary().isfinite().all()
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama_biased", "mistral_window"])

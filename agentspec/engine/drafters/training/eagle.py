@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -55,8 +57,8 @@ class TrainableEagle(UnrolledHead):
 
 
 class _EagleLayer(TrainableLayer):
-    """The layer: its attention reads embedding and carried features, each behind its norm."""
+    """The layer, without biases: its attention reads embedding and carried features, each behind its norm."""
 
     def __init__(self, model: ModelConfig) -> None:
-        super().__init__(model, 2 * model.hidden_size)
+        super().__init__(replace(model, has_qkv_bias=False), 2 * model.hidden_size)
         self.hidden_norm = nn.RMSNorm(model.hidden_size, model.rms_norm_eps)

@@ -70,15 +70,19 @@ def write_mtp(directory: Path, head: TrainableMtp, served: Path) -> None:
         served: the directory of the served model, with all weights in one file.
 
     Raises:
-        CheckpointError: the layout can't say what the model is, or its config.json is missing or broken.
+        CheckpointError: the layout can't say what the model is, ``directory`` is the model's, or a file is
+            missing or broken.
     """
     model = load_config(served)
-    if model.has_qk_norm or model.has_output_bias or model.has_mlp_bias or any(model.layer_windows):
+    _check_fits_mimo(model, served)
+    if directory.resolve() == served.resolve():
+        raise CheckpointError(f"{str(directory)!r} has the model without the head: write to another folder")
+    if not (served / WEIGHTS_FILE).is_file():
         raise CheckpointError(
-            f"{str(served)!r} is no plain Llama or Qwen2: MiMo's layout has no place for it"
+            f"there is no {WEIGHTS_FILE!r} in {str(served)!r}, with all weights in one file"
         )
     tensors = safetensors.torch.load_file(served / WEIGHTS_FILE)
-    dtype = tensors["model.norm.weight"].dtype
+    dtype = tensors["model.embed_tokens.weight"].dtype
     tensors |= {PREFIX + name: value.to(dtype) for name, value in head.published().items()}
     sizes = {"q": model.num_heads, "k": model.num_kv_heads, "v": model.num_kv_heads}
     for layer in [f"model.layers.{index}." for index in range(model.num_layers)] + [PREFIX]:
@@ -86,10 +90,21 @@ def write_mtp(directory: Path, head: TrainableMtp, served: Path) -> None:
             missing = torch.zeros(number * model.head_dim, dtype=dtype)
             tensors.setdefault(f"{layer}self_attn.{name}_proj.bias", missing)
     raw = read_json(served / CONFIG_FILE)
-    layout = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
+    layout = {
+        "architectures": ["MiMoForCausalLM"],
+        "model_type": "qwen2",
+        "num_key_value_heads": model.num_kv_heads,  # the default is another one than Mistral's
+        "num_nextn_predict_layers": 1,
+    }
     shutil.copytree(served, directory, dirs_exist_ok=True)
     (directory / CONFIG_FILE).write_text(json.dumps({**raw, **layout}, indent=2) + "\n")
     safetensors.torch.save_file(tensors, directory / WEIGHTS_FILE, {"format": "pt"})
+
+
+def _check_fits_mimo(model: ModelConfig, path: Path) -> None:
+    has_more = model.has_qk_norm or model.has_output_bias or model.has_mlp_bias or any(model.layer_windows)
+    if has_more or model.head_dim * model.num_heads != model.hidden_size:
+        raise CheckpointError(f"{str(path)!r} is no plain Llama or Qwen2: MiMo's layout has no place for it")
 
 
 def write_medusa(directory: Path, head: TrainableMedusa) -> None:
