@@ -110,8 +110,10 @@ def test_a_model_that_is_right_drafts_what_the_trees_do_not_know(
 
 
 @pytest.mark.slow
-def test_heads_in_the_checkpoint_draft_beside_the_trees(expected: list[list[int]], tmp_path: Path) -> None:
+def test_heads_in_the_checkpoint_draft_beside_the_trees(tmp_path: Path) -> None:
     engine = replace(bundled_on_cpu(), model=str(with_mtp_head(tmp_path / "model")))
+    with engine.serving(NONE, tmp_path) as server:  # another class of vLLM's, so near ties may differ
+        expected = answers(server)
     with engine.serving(drafted_with(OWN_HEADS, "--async-scheduling"), tmp_path) as server:
         assert answers(server) == expected
         drafted, accepted = figures(server)
