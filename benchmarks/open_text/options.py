@@ -9,10 +9,11 @@ from agentspec.extras import needed
 from benchmarks.harness.options import Subparsers, add_traces
 
 DESCRIPTION = """\
-Train a small model of open-ended text, with an EAGLE-3 head and a draft model, for `python -m benchmarks
-methods --open-text`. It learns one half of the recorded answers of Spec-Bench, of a tree of thoughts and of
-generated code, and is measured on prompts of the other half. Some 95 minutes on one core. The model can
-write, but knows nothing: it is a text to draft for, no assistant.
+Train a small model of open-ended text, with EAGLE-3, MTP and Medusa heads and a draft model, for `python -m
+benchmarks methods --open-text`. It learns one half of the recorded answers of Spec-Bench, of a tree of
+thoughts and of generated code, and is measured on prompts of the other half. Some 135 minutes on one core; if
+it is stopped, it continues with the part it was at. The model can write, but knows nothing: it is a text to
+draft for, no assistant.
 """
 
 EXAMPLES = """\
@@ -33,7 +34,7 @@ def add_options(benchmarks: Subparsers) -> None:
     parser.set_defaults(run=run_open_text)
     add_traces(parser)
     parser.add_argument(
-        "--out", type=Path, default=Path("out/open_text"), metavar="DIR", help="model, head and prompts"
+        "--out", type=Path, default=Path("out/open_text"), metavar="DIR", help="model, heads and prompts"
     )
     parser.add_argument("--minutes", type=_minutes, default=35.0, metavar="N", help="most of the model (35)")
     parser.add_argument(
@@ -41,7 +42,7 @@ def add_options(benchmarks: Subparsers) -> None:
         type=_minutes,
         default=20.0,
         metavar="N",
-        help="most of its EAGLE-3 head (20)",
+        help="most of each head (20)",
     )
     parser.add_argument(
         "--draft-minutes", type=_minutes, default=40.0, metavar="N", help="most of its draft model (40)"

@@ -1,4 +1,4 @@
-"""Training of the model of open-ended text, of its EAGLE-3 head and of its draft model."""
+"""Training of the model of open-ended text, of its heads and of its draft model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import torch
 from tokenizers import Tokenizer
 
 from agentspec.engine.drafters.training.loop import Plan as HeadPlan
-from agentspec.engine.model.checkpoint import load_model
-from agentspec.reporting.report import announcer
+from agentspec.engine.model.checkpoint import WEIGHTS_FILE, load_model
+from agentspec.engine.model.checkpoint_config import TOKENIZER_FILE
+from agentspec.reporting.report import Announce, announcer
 from benchmarks.open_text.samples import MEASURED, TRAINING, draw_prompts, recorded, stream, write_prompts
 from examples.agentic_sql.training import batches, network, vocabulary
 from examples.agentic_sql.training.draft_model import train_draft_model
-from examples.agentic_sql.training.heads import DRAFT_MODEL, EAGLE, as_texts, train_eagle
+from examples.agentic_sql.training.heads import DRAFT_MODEL, EAGLE, MEDUSA, MTP, as_texts, train_head
 from examples.agentic_sql.training.samples import Sample
 from examples.agentic_sql.training.train import Plan, train
 
@@ -31,7 +32,7 @@ class Sizes:
     """How much is trained.
 
     Attributes:
-        minutes, head_minutes, draft_minutes: most time of the model, of its head and of its draft model.
+        minutes, head_minutes, draft_minutes: most time of the model, of each head and of its draft model.
         vocab_size: tokens of its tokenizer.
         num_prompts: of each set, to measure on.
     """
@@ -44,9 +45,9 @@ class Sizes:
 
 
 def build(traces: Path, out: Path, sizes: Sizes) -> None:
-    """Train model, head and draft model, and write them with prompts to ``out``.
+    """Train model, heads and draft model, and write them with prompts to ``out``.
 
-    The folder is a checkpoint. What drafts for it is in ``heads``. The prompts are written last.
+    The folder is a checkpoint. What drafts for it is in ``heads``. What is there is not trained again.
 
     Raises:
         ConfigError: a recorded set is missing, or has too few prompts.
@@ -55,6 +56,21 @@ def build(traces: Path, out: Path, sizes: Sizes) -> None:
     training = recorded(traces, TRAINING)
     prompts = draw_prompts(recorded(traces, MEASURED), sizes.num_prompts)
     out.mkdir(parents=True, exist_ok=True)
+    if not (out / WEIGHTS_FILE).is_file():
+        _train_model(training, out, sizes, announce)
+    write_prompts(prompts, out)
+    for name in (EAGLE, MTP, MEDUSA):
+        if not (out / HEADS / name).is_dir():
+            announce(f"{name}: at most {sizes.head_minutes:g} minutes")
+            _train_head(name, training, out, sizes)
+    if not (out / HEADS / DRAFT_MODEL).is_dir():
+        announce(f"draft model: at most {sizes.draft_minutes:g} minutes")
+        plan = Plan(num_steps=MOST_STEPS, most_s=60 * sizes.draft_minutes)
+        train_draft_model(out, partial(stream, training), plan, out / HEADS / DRAFT_MODEL)
+    announce(f"written to {str(out)!r}")
+
+
+def _train_model(training: list[Sample], out: Path, sizes: Sizes, announce: Announce) -> None:
     shape = network.Shape(vocab_size=sizes.vocab_size)
     announce(f"tokenizer: {sizes.vocab_size} tokens of {len(training)} answers")
     tokenizer = vocabulary.train(training, sizes.vocab_size)
@@ -65,17 +81,14 @@ def build(traces: Path, out: Path, sizes: Sizes) -> None:
         trained = train(shape, partial(_batches, training, tokenizer, plan), [], plan, Path(work))
     eos_id, pad_id = (tokenizer.encode(token).ids[0] for token in (vocabulary.END, vocabulary.PAD))
     network.save(trained, out, eos_id, pad_id)
-    announce(f"EAGLE-3 head: at most {sizes.head_minutes:g} minutes")
+
+
+def _train_head(name: str, training: list[Sample], out: Path, sizes: Sizes) -> None:
     torch.manual_seed(0)
-    texts = as_texts(batches.stream(stream(training, "head"), tokenizer, HEAD_BATCH_TOKENS, 0))
-    head_plan = HeadPlan(num_steps=MOST_STEPS, most_s=60 * sizes.head_minutes)
-    train_eagle(load_model(out), texts, head_plan, out / HEADS / EAGLE)
-    announce(f"draft model: at most {sizes.draft_minutes:g} minutes")
-    draft_plan = Plan(num_steps=MOST_STEPS, most_s=60 * sizes.draft_minutes)
-    samples = partial(stream, training)
-    train_draft_model(out, samples, draft_plan, out / HEADS / DRAFT_MODEL)
-    write_prompts(prompts, out)
-    announce(f"written to {str(out)!r}")
+    tokenizer = Tokenizer.from_file(str(out / TOKENIZER_FILE))
+    texts = as_texts(batches.stream(stream(training, name), tokenizer, HEAD_BATCH_TOKENS, 0))
+    plan = HeadPlan(num_steps=MOST_STEPS, most_s=60 * sizes.head_minutes)
+    train_head(name, load_model(out), out, texts, plan, out / HEADS / name)
 
 
 def _batches(training: list[Sample], tokenizer: Tokenizer, plan: Plan, start: int) -> Iterator[batches.Batch]:

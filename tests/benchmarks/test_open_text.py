@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from benchmarks.command import main
 from benchmarks.methods import measure, methods, workloads
 from benchmarks.methods.sizes import Sizes as MethodSizes
 from benchmarks.methods.workloads import Places
+from benchmarks.open_text import train
 from benchmarks.open_text.samples import MEASURED, SETS, TRAINING, read_prompts, recorded
 from benchmarks.open_text.train import Sizes, build
 
@@ -88,12 +90,25 @@ def test_prompts_are_of_the_measured_half_and_of_all_sets_in_turn(built: Path, t
 @pytest.mark.parametrize("name", ["open", "open_sampled"])
 def test_methods_on_its_text(name: str, built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "OPEN_TOKENS", 12)
-    chosen = ("off", "learned", "eagle-3", "hybrid", "medusa", "draft model")
+    chosen = ("off", "learned", "eagle-3", "hybrid", "medusa", "mtp", "draft model")
     monkeypatch.setattr(measure, "METHODS", {key: methods.METHODS[key] for key in chosen})
     found = measure.measure(name, Places(open_text=built), MethodSizes(2), lambda _: None)
-    assert found["missing"] == ["medusa"]
+    assert found["missing"] == []
     for phase in ("cold", "warm"):
         assert all(one["outputs_identical"] for one in found[phase].values())
+
+
+def test_what_is_there_is_not_trained_again(
+    built: Path, traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "model"
+    shutil.copytree(built, out)
+    shutil.rmtree(out / "heads" / "medusa")
+    trained: list[str] = []
+    monkeypatch.setattr(train, "train_head", lambda name, *_: trained.append(name))
+    build(traces, out, Sizes(0.001, 0.001, 0.001, vocab_size=400, num_prompts=6))
+    assert trained == ["medusa"]
+    assert (out / "model.safetensors").read_bytes() == (built / "model.safetensors").read_bytes()
 
 
 def test_cold_and_warm_prompts_differ(built: Path) -> None:

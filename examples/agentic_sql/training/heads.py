@@ -59,6 +59,23 @@ def as_texts(found: Iterable[batches.Batch]) -> Iterator[Texts]:
         yield Texts(batch.ids, is_output)
 
 
+def train_head(
+    name: str, model: Transformer, served: Path, texts: Iterator[Texts], plan: Plan, out: Path
+) -> None:
+    """Train heads of a model with four layers, and write them to ``out``.
+
+    Args:
+        name: one of ``HEADS``, but not a draft model.
+        served: the directory of the model.
+    """
+    if name == EAGLE:
+        train_eagle(model, texts, plan, out)
+    elif name == MTP:
+        train_mtp(model, served, texts, plan, out)
+    else:
+        train_medusa(model, texts, plan, out)
+
+
 def train_eagle(model: Transformer, texts: Iterator[Texts], plan: Plan, out: Path) -> None:
     """Train an EAGLE-3 head of a model with four layers, and write it to ``out``."""
     config = model.config
@@ -72,19 +89,19 @@ def train_eagle(model: Transformer, texts: Iterator[Texts], plan: Plan, out: Pat
     write_eagle(out, head, config, EAGLE_LAYERS)
 
 
-def train_mtp(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
-    """Train a head for multi-token prediction, and write the bundled model with it to ``out``."""
+def train_mtp(model: Transformer, served: Path, texts: Iterator[Texts], plan: Plan, out: Path) -> None:
+    """Train a head for multi-token prediction, and write the model with it to ``out``."""
     config = model.config
     norm = model.normed(torch.ones(1, config.hidden_size, dtype=model.dtype))[0]
     shape = replace(config, num_layers=1, layer_windows=(None,), has_qkv_bias=True)
     embedding = model.embed(torch.arange(config.vocab_size)).clone()
     head = TrainableMtp(shape, embedding, model.vocabulary(), norm)
     observer = Observer(model, (config.num_layers,))
-    train(head, map(observer.observe, texts(work, MTP)), plan, show)
-    write_mtp(out, head, bundled_model_dir())
+    train(head, map(observer.observe, texts), plan, show)
+    write_mtp(out, head, served)
 
 
-def train_medusa(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
+def train_medusa(model: Transformer, texts: Iterator[Texts], plan: Plan, out: Path) -> None:
     """Train Medusa heads and write them to ``out``."""
     observer = Observer(model, (model.config.num_layers,))
 
@@ -93,7 +110,7 @@ def train_medusa(model: Transformer, work: Path, plan: Plan, out: Path) -> None:
         return replace(observed, features=model.normed(observed.features).clone())
 
     head = TrainableMedusa(model.vocabulary(), NUM_MEDUSA_HEADS)
-    train(head, map(normed, texts(work, "medusa")), plan, show)
+    train(head, map(normed, texts), replace(plan, num_drafted=NUM_MEDUSA_HEADS), show)
     write_medusa(out, head)
 
 
@@ -121,16 +138,12 @@ def main() -> None:
     torch.manual_seed(0)
     for name in options.heads:
         print(f"training {name}: at most {options.minutes:g} minutes", flush=True)
-        if name == EAGLE:
-            train_eagle(model, texts(options.work, name), plan, options.out / name)
-        elif name == MTP:
-            train_mtp(model, options.work, plan, options.out / name)
-        elif name == MEDUSA:
-            train_medusa(model, options.work, replace(plan, num_drafted=NUM_MEDUSA_HEADS), options.out / name)
-        else:
+        out = options.out / name
+        if name == DRAFT_MODEL:
             model_plan = ModelPlan(num_steps=options.steps, most_s=plan.most_s)
-            found = partial(stream, options.work)
-            train_draft_model(bundled_model_dir(), found, model_plan, options.out / name)
+            train_draft_model(bundled_model_dir(), partial(stream, options.work), model_plan, out)
+        else:
+            train_head(name, model, bundled_model_dir(), texts(options.work, name), plan, out)
     print(f"written to {str(options.out)!r}", flush=True)
 
 

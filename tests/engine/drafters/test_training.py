@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import repeat
@@ -164,14 +165,17 @@ def test_a_checkpoint_with_an_mtp_head_is_the_same_model(
 ) -> None:
     served = load_model(checkpoint(family))
     head = new_mtp(served)
-    write_mtp(tmp_path, head, checkpoint(family))
+    shutil.copytree(checkpoint(family), tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "heads" / "mtp"  # within the model's own folder
+    write_mtp(path, head, tmp_path)
     ids = texts().ids[1].numpy().astype(np.int32)
     logits = [
         one.forward([Segment(0, 0, ids)], KVCache(one.config, 1, 32, one.dtype, "cpu"))
-        for one in (served, load_model(tmp_path))
+        for one in (served, load_model(path))
     ]
     assert torch.equal(*logits)
-    assert (tmp_path / "tokenizer.json").is_file()
+    assert (path / "tokenizer.json").is_file()
+    assert not (path / "heads").exists()
 
 
 def test_places_that_a_checkpoint_with_an_mtp_head_can_not_have(

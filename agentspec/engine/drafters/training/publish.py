@@ -96,7 +96,10 @@ def write_mtp(directory: Path, head: TrainableMtp, served: Path) -> None:
         "num_key_value_heads": model.num_kv_heads,  # the default is another one than Mistral's
         "num_nextn_predict_layers": 1,
     }
-    shutil.copytree(served, directory, dirs_exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in served.iterdir():  # tokenizer and template; a folder may be this very one
+        if file.is_file() and file.name not in (CONFIG_FILE, WEIGHTS_FILE):
+            shutil.copy(file, directory)
     (directory / CONFIG_FILE).write_text(json.dumps({**raw, **layout}, indent=2) + "\n")
     safetensors.torch.save_file(tensors, directory / WEIGHTS_FILE, {"format": "pt"})
 
