@@ -47,6 +47,8 @@ def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> 
             rows = {ALL: total(by_stage.values()), **dict(sorted(by_stage.items()))}
             lines += [f"| {method} | {stage} | {' | '.join(_cells(one))} |" for stage, one in rows.items()]
         lines += ["", *_origins(by_method), *advice.markdown(advised[name])]
+    for name in [name for name in advised if name not in results]:  # all files together
+        lines += [f"## {name}", "", *advice.markdown(advised[name])]
     return "\n".join(lines)
 
 

@@ -116,9 +116,11 @@ def test_several_files_have_an_answer_together(calls, tmp_path, capsys):
     other = tmp_path / "other.jsonl"
     other.write_text(calls.read_text())
     written = tmp_path / "out.json"
-    options = ["--jobs", "1", "--method", "pld", "--json", str(written)]
+    table = tmp_path / "out.md"
+    options = ["--jobs", "1", "--method", "pld", "--json", str(written), "--markdown", str(table)]
     assert main(["replay", str(calls), str(other), *options]) == 0
     assert "\nall files: these 16 calls: " in capsys.readouterr().out
+    assert "## all files\n\nthese 16 calls: " in table.read_text()
     advice = json.loads(written.read_text())["advice"]
     assert (advice["all files"]["num_calls"], set(advice["all files"]["stages"])) == (
         16,

@@ -29,7 +29,7 @@ def load_network(path: str | Path, target: Transformer, served: str | Path) -> D
     if path == OWN_HEADS:
         return load_mtp(served, target)
     raw = read_json(Path(path) / CONFIG_FILE)
-    if "num_nextn_predict_layers" in raw:
+    if raw.get("num_nextn_predict_layers"):
         return load_mtp(path, target)
     if "medusa_num_heads" in raw:
         return load_medusa(path, target)
