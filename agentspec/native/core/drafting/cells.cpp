@@ -23,36 +23,29 @@ int mean(int mine, int num_mine, int other, int num_other) {
   return static_cast<int>(std::lround(static_cast<double>(sum) / (num_mine + num_other)));
 }
 
-/// The shares of a kind of cell after one more outcome: learning them needs no logarithm. Shares are
-/// stretched, in the cell's units, and lie between -kLimit and kLimit.
-template <typename Cell, typename Share, int kLimit>
-class Learned {
- public:
-  static std::int16_t after(int share, int count, bool is_accepted) {
-    static const Learned learned;
-    return learned.after_[is_accepted ? 1 : 0][static_cast<std::size_t>(count)]
-                         [static_cast<std::size_t>(share + kLimit)];
-  }
+constexpr int kLeast = -63, kMost = 63;  // of a hashed cell
 
- private:
-  Learned() {
-    for (std::size_t outcome = 0; outcome < after_.size(); ++outcome) {
-      for (std::size_t count = 0; count < after_[outcome].size(); ++count) {
-        for (int share = -kLimit; share < kLimit; ++share) {
-          const float after = Cell::kUnits * stretched_after(static_cast<float>(share) / Cell::kUnits,
-                                                             static_cast<int>(count), outcome == 1);
-          after_[outcome][count][static_cast<std::size_t>(share + kLimit)] =
-              static_cast<Share>(std::clamp<long>(std::lround(after), 1 - kLimit, kLimit - 1));
+using Shares = std::array<std::array<std::array<std::int8_t, 128>, HashedCell::kMostSeen + 1>, 2>;
+
+/// The shares after one more outcome, by outcome, count and share: learning them needs no logarithm.
+const Shares& shares_after() {
+  static const Shares shares = [] {
+    Shares made{};
+    for (std::size_t outcome = 0; outcome < made.size(); ++outcome) {
+      for (std::size_t count = 0; count < made[outcome].size(); ++count) {
+        for (int before = -64; before < 64; ++before) {
+          const float after =
+              HashedCell::kUnits * stretched_after(static_cast<float>(before) / HashedCell::kUnits,
+                                                   static_cast<int>(count), outcome == 1);
+          made[outcome][count][static_cast<std::size_t>(before + 64)] =
+              static_cast<std::int8_t>(std::clamp<long>(std::lround(after), kLeast, kMost));
         }
       }
     }
-  }
-
-  std::array<std::array<std::array<Share, 2 * kLimit>, Cell::kMostSeen + 1>, 2> after_;
-};
-
-using LearnedContext = Learned<ContextCell, std::int16_t, 512>;  // 256 KiB, few of them in use
-using LearnedHashed = Learned<HashedCell, std::int8_t, 64>;
+    return made;
+  }();
+  return shares;
+}
 
 }  // namespace
 
@@ -72,7 +65,8 @@ ContextCell ContextCell::of(double p, int count) {
 
 ContextCell ContextCell::learned(bool is_accepted) const {
   ContextCell cell{};
-  cell.stretched = LearnedContext::after(stretched, count, is_accepted);
+  cell.stretched =
+      static_cast<std::int16_t>(std::lround(stretched_after(value(), count, is_accepted) * kUnits));
   cell.count = static_cast<std::uint16_t>(std::min(count + 1, kMostSeen));
   return cell;
 }
@@ -103,7 +97,8 @@ HashedCell HashedCell::learned(std::uint8_t owner, bool is_accepted) const {
     cell.count = kFirstSeen;
     cell.tag = owner;
   }
-  cell.stretched = LearnedHashed::after(cell.stretched, cell.count, is_accepted);
+  cell.stretched =
+      shares_after()[is_accepted ? 1 : 0][cell.count][static_cast<std::size_t>(cell.stretched + 64)];
   cell.count = static_cast<std::uint16_t>(std::min(cell.count + 1, kMostSeen));
   return cell;
 }
