@@ -33,7 +33,7 @@ FILE is what `agentspec replay` reads, *.jsonl or *.jsonl.gz: {DOCUMENTS}/replay
 answers of the file's first calls (--history); those behind them are measured. A long prompt is cut at its
 front, a long answer at its end. Prompts are read once for all methods and are not in the times.
 
-shapes, with random weights (any config.json of a Llama, Mistral, Qwen2 or Qwen3 will do):
+shapes, with random weights (any config.json of a Llama, Mistral, Qwen or MiMo will do):
   bundled       the bundled model itself, 3.7 M parameters
   smollm-135m   like SmolLM2-135M
   qwen-0.5b     like Qwen2.5-0.5B

@@ -18,7 +18,7 @@ STEP_DISCOUNT = 0.8  # of the loss of each further step
 
 
 class UnrolledHead(nn.Module, ABC):
-    """A head that reads features and embeddings, and hands on to itself what it drafts from.
+    """A head that reads features and embeddings, and hands on its own outputs in place of features.
 
     Args:
         model: shape of its layer; ``vocab_size`` is the served model's.
@@ -154,7 +154,7 @@ class TrainableLayer(nn.Module):
 
 
 class UnrolledAttention:
-    """Attention of a draft that begins at every token at once.
+    """Attention of drafts that begin at all tokens together.
 
     At the first step each token sees those before it. At each further step, it also sees the draft's own
     earlier steps: one entry per step.
