@@ -57,6 +57,7 @@ _FOLDS = {
     "draft_ratio_equal_tokens": ("mean",),
     "tree_gain_equal_nodes": ("mean", "min"),
     "ece": ("mean", "max"),
+    "ece_noise": ("mean", "max"),
     "distractor_loss": ("mean", "max"),
 }
 
@@ -147,6 +148,7 @@ def figures(outcomes: Mapping[Trial, Outcome]) -> Figures:
         "draft_ratio_equal_tokens": compare.draft_ratio(tallies),
         "tree_gain_equal_nodes": compare.tree_gain(tallies),
         "ece": tallies[learned_chain(CALIBRATION_PRICE)].calibration_error,
+        "ece_noise": tallies[learned_chain(CALIBRATION_PRICE)].calibration_noise,
         "distractor_loss": compare.distractor_loss(tallies),
         "num_calls": plain.num_calls,
         "num_tokens": plain.num_tokens,

@@ -128,6 +128,26 @@ def test_estimates_are_compared_with_outcomes_by_bin():
     ]
 
 
+def test_exact_estimates_have_the_error_of_chance():
+    tally, rng, errors = Tally(), np.random.default_rng(1), []
+    for _ in range(40):
+        tally.add_estimate(0.31, False)
+        tally.add_estimate(0.97, False)
+    for _ in range(10_000):
+        for one in tally.bins:
+            one.hits = int(rng.binomial(one.num, one.expected / one.num)) if one.num else 0
+        errors.append(tally.calibration_error)
+    assert tally.calibration_noise == pytest.approx(sum(errors) / len(errors), rel=0.03)
+    assert Tally().calibration_noise is None
+
+
+def test_certain_estimates_have_no_error_of_chance():
+    tally = Tally()
+    tally.add_estimate(1.0, True)
+    tally.add_estimate(0.0, False)
+    assert tally.calibration_noise == 0.0
+
+
 def test_shares_are_of_accepted_tokens():
     counts = {8: Counts(1, 9, 1), 1: Counts(2, 9, 3), 2: Counts(1, 9, 0)}
     assert accepted_shares(counts) == {1: 0.75, 2: 0.0, 8: 0.25}

@@ -125,8 +125,9 @@ AcceptanceModel::Inputs AcceptanceModel::inputs(const Evidence& evidence) const 
   for (std::size_t i = 0; i < Evidence::kNumHashed; ++i) {
     const std::uint16_t place = evidence.cells[Evidence::kFirstHashed + i];
     if (place == Evidence::kNothing) continue;
-    const HashedCell cell = hashed_[place];
-    if (cell.tag == evidence.tags[i]) inputs[Evidence::kFirstHashed + i] = cell.value();
+    HashedCell cell = hashed_[place];
+    if (cell.tag != evidence.tags[i]) cell.stretched = 0;
+    inputs[Evidence::kFirstHashed + i] = cell.value();
   }
   inputs[kBias] = 1;
   return inputs;

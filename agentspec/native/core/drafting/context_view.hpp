@@ -50,21 +50,27 @@ class OwnText {
     context_ = automaton_->advance(context_, token);
     settle();
   }
+  /// The same, if a view of the text has followed the token already, to `context`.
+  void follow_to(Cursor context) {
+    context_ = context;
+    settle();
+  }
 
  private:
   void settle() {
     if (automaton_ == nullptr) return;
     context_ = automaton_->fall_back(context_);
-    begin_ = context_.state;
-    while (begin_ != kRoot && automaton_->length(automaton_->link(begin_)) >= Evidence::kMostOwnLength)
-      begin_ = automaton_->link(begin_);
   }
   /// Length of the longest context that the token has followed, of which kMostOwnLength tokens count; -1 if
   /// it does not occur. A token that follows a context follows its suffixes, too.
   int length_before(std::int32_t token) const {
-    if (follows(begin_, token)) return static_cast<int>(context_.length);
-    if (begin_ == kRoot || !follows(kRoot, token)) return -1;
-    StateId state = automaton_->link(begin_);
+    StateId state = context_.state;
+    if (automaton_->best_token(state) == token) return static_cast<int>(context_.length);
+    while (state != kRoot && automaton_->length(automaton_->link(state)) >= Evidence::kMostOwnLength)
+      state = automaton_->link(state);  // a shorter suffix that counts as much
+    if (follows(state, token)) return static_cast<int>(context_.length);
+    if (state == kRoot || !follows(kRoot, token)) return -1;
+    state = automaton_->link(state);
     while (!follows(state, token)) state = automaton_->link(state);
     return static_cast<int>(automaton_->length(state));
   }
@@ -73,8 +79,7 @@ class OwnText {
   }
 
   const Automaton* automaton_ = nullptr;
-  Cursor context_;         // the longest suffix that a token has followed in it
-  StateId begin_ = kRoot;  // of it, or of a shorter suffix that counts as much
+  Cursor context_;  // the longest suffix that a token has followed in it
 };
 
 /// At most one view per tree, the most specific tree first.
@@ -85,6 +90,17 @@ struct ContextViews {
   std::span<ContextView> all() { return std::span(of).first(size); }
   std::span<const ContextView> all() const { return std::span(of).first(size); }
   void add(const ContextView& view) { of[size++] = view; }
+  /// Drops the views for which keep(view, those kept before it) is false; keep() may change its view.
+  template <typename Keep>
+  void keep_if(const Keep& keep) {
+    std::size_t num_kept = 0;
+    for (ContextView& one : all()) {
+      if (!keep(one, std::span<const ContextView>(of).first(num_kept))) continue;
+      if (&of[num_kept] != &one) of[num_kept] = one;
+      ++num_kept;
+    }
+    size = num_kept;
+  }
   std::uint32_t longest() const {
     std::uint32_t length = 0;
     for (const ContextView& one : all()) length = std::max(length, one.context.length);

@@ -21,7 +21,8 @@ namespace agentspec {
 /// profile. Many combinations compete for these cells, so each has a tag of its owner.
 struct Evidence {
   static constexpr std::size_t kNumTrees = 5;  // the request's own and one of each kind of shared tree
-  static constexpr std::size_t kStage = 2;     // the trees after it hold its outputs and more
+  static constexpr std::size_t kOwnTree = 0;
+  static constexpr std::size_t kStage = 2;  // the trees after it hold its outputs and more
   static constexpr std::size_t kNumContexts = 2 * kNumTrees;
   static constexpr std::size_t kOwn = kNumContexts;   // the input of the own text
   static constexpr std::uint32_t kMostOwnLength = 5;  // longer contexts of the own text count as much

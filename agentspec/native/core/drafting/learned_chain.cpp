@@ -15,9 +15,9 @@ struct Choice {
 
 // True if a narrower tree has an equally long context that was continued often enough. The wider tree has the
 // same context, plus other stages' outputs. `kept` already holds the narrower trees.
-bool is_covered(const ContextView& wider, const ContextViews& kept) {
+bool is_covered(const ContextView& wider, std::span<const ContextView> kept) {
   constexpr std::uint32_t kEnough = 3;
-  return std::ranges::any_of(kept.all(), [&](const ContextView& narrower) {
+  return std::ranges::any_of(kept, [&](const ContextView& narrower) {
     return narrower.tree >= Evidence::kStage && narrower.context.length >= wider.context.length &&
            narrower.total() >= kEnough;
   });
@@ -26,28 +26,25 @@ bool is_covered(const ContextView& wider, const ContextViews& kept) {
 void keep_telling_ones(ContextViews& views) {
   for (ContextView& one : views.all()) one.fall_back();
   const std::uint32_t longest = views.longest();
-  ContextViews kept;
-  for (const ContextView& one : views.all()) {
-    if (one.context.length == 0 || 3 * one.context.length < 2 * longest || is_covered(one, kept)) continue;
+  views.keep_if([&](const ContextView& one, std::span<const ContextView> kept) {
+    if (one.context.length == 0 || 3 * one.context.length < 2 * longest || is_covered(one, kept))
+      return false;
     one.automaton->prefetch(one.automaton->best_target(one.context.state));
-    kept.add(one);
-  }
-  views = kept;
+    return true;
+  });
 }
 
 // Drops the trees without the token, which would have to fall back to a shorter context. Returns the origin
 // of the token after its contexts.
 Origin follow(ContextViews& views, std::int32_t token) {
-  ContextViews kept;
   Origin origin = Origin::kSnapshot;
-  for (ContextView one : views.all()) {
+  views.keep_if([&](ContextView& one, std::span<const ContextView>) {
     const StateId next = one.automaton->child(one.context.state, token);
-    if (next == kNoState) continue;
+    if (next == kNoState) return false;
     origin = std::min(origin, one.automaton->origin(next));
     one.context = one.automaton->follow(one.context, next);
-    kept.add(one);
-  }
-  views = kept;
+    return true;
+  });
   return origin;
 }
 
@@ -77,14 +74,14 @@ Choice choose(const ContextViews& views, const OwnText& own, std::int32_t before
   const auto consider = [&](std::int32_t token) {
     const auto others = std::span(scored).subspan(begin);
     if (std::ranges::any_of(others, [&](const ScoredToken& one) { return one.token == token; })) return;
-    Evidence evidence(depth);
+    Evidence& evidence =
+        scored.emplace_back(ScoredToken{Evidence(depth), token, static_cast<std::uint32_t>(begin)}).evidence;
     for (const ContextView& one : views.all())
       evidence.add_context(one.tree, false, one.context.length, one.count(token), one.total());
     own.tell(token, longest, evidence);
     evidence.add_token(token, before);
     const double estimate = model.estimate(evidence);
-    if (estimate > best.estimate) best = {scored.size(), estimate};
-    scored.push_back({evidence, token, static_cast<std::uint32_t>(begin)});
+    if (estimate > best.estimate) best = {scored.size() - 1, estimate};
   };
   for (const ContextView& one : views.all()) consider(one.best_token());
   for (const ContextView& one : views.all()) {
@@ -110,7 +107,8 @@ void draft_chain(ContextViews views, OwnText own, std::int32_t before, const Acc
     last = choice.scored;
     const std::int32_t token = scored[last].token;
     const Origin origin = follow(views, token);
-    own.follow(token);
+    const bool has_own_view = views.size > 0 && views.of[0].tree == Evidence::kOwnTree;
+    has_own_view ? own.follow_to(views.of[0].context) : own.follow(token);
     draft.push(token, static_cast<std::int32_t>(depth) - 1, prob, origin);
     before = token;
   }

@@ -6,11 +6,6 @@
 #include <utility>
 
 namespace agentspec {
-namespace {
-
-constexpr std::size_t kOwnTree = 0;
-
-}  // namespace
 
 std::size_t LearnedDrafter::draft(const TreeMatches& matches, std::int32_t before,
                                   const AcceptanceModel& model, const DraftOptions& options,
@@ -22,7 +17,7 @@ std::size_t LearnedDrafter::draft(const TreeMatches& matches, std::int32_t befor
   if (options.max_tokens == 0 || draft.match_length < std::max(options.min_match, 1u))
     return Evidence::kNumTrees;
   try {
-    const OwnText own(matches[kOwnTree].automaton, matches[kOwnTree].match);
+    const OwnText own(matches[Evidence::kOwnTree].automaton, matches[Evidence::kOwnTree].match);
     options.is_tree ? tree_.draft(views, own, before, model, options, draft, scored)
                     : draft_chain(views, own, before, model, options, draft, scored);
     return draft.token_ids.empty() ? Evidence::kNumTrees : proposer_of(views, draft.token_ids.front());

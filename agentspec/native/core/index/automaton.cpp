@@ -82,7 +82,7 @@ Cursor Automaton::extend(Cursor tail, std::int32_t token, std::int32_t next, con
 // oldest token has to be dropped may another state hold the remaining string.
 Cursor Automaton::follow(Cursor cursor, StateId next) const {
   if (cursor.length + 1 < depth_) return {next, cursor.length + 1};
-  return settle({next, depth_ - 1});
+  return {context_of(next), depth_ - 1};
 }
 
 // Allocates a state for a new string. Adds an edge to every suffix of the tail that had none for this token.

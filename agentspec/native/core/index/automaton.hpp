@@ -80,7 +80,10 @@ class Automaton {
   /// Occurrences of the state's strings that a token follows: the sum of its children's counts.
   std::uint32_t num_continued(StateId id) const { return states_[id].count - states_[id].ends; }
   /// The state with the edges that continue `id`'s strings. At full depth the oldest token is dropped first.
-  StateId context_of(StateId id) const { return full_depth_only(id) ? link(id) : id; }
+  StateId context_of(StateId id) const {
+    const bool has_edges = !states_[id].edges.is_empty();  // known without a look at the link
+    return !has_edges && full_depth_only(id) ? link(id) : id;
+  }
   /// Updates a cursor after later appends have split its state or compaction has moved it. O(1).
   Cursor settle(Cursor cursor) const;
   /// Returns the longest suffix of the cursor's string that a token has followed.

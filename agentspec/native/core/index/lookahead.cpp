@@ -7,7 +7,7 @@ namespace agentspec {
 namespace {
 
 constexpr std::size_t kMostTokens = 4;  // per walk: the number that a step usually accepts
-constexpr int kRounds = 8;
+constexpr int kRounds = 24;             // states ahead of a draft: a usual one ends there
 constexpr int kChainRounds = 3;
 
 template <typename T>
