@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,9 +33,13 @@ class _Request:
         num_prompt: tokens of its prompt.
         has_model: the model knows the request.
         is_read: the model has seen its whole prompt.
-        union: the last drafts of both.
-        own_nodes: its nodes that the trees draft without the model; None: there is no such draft.
-        situation: in which the model has drafted.
+        is_decoding: it has asked for a draft before.
+        reading_s: time in which the model read its prompt.
+        situation: of its last step.
+        num_met: its steps so far, by what the trees expected.
+        union: the last drafts of both; None: the model has not drafted.
+        own_nodes: its nodes that the trees draft without the model.
+        is_verified: the served model verifies the draft.
         cost: of the draft tokens beyond the trees' own, in accepted tokens.
     """
 
@@ -43,17 +48,21 @@ class _Request:
     num_prompt: int
     has_model: bool
     is_read: bool = False
-    union: DraftUnion = field(default_factory=DraftUnion)
-    own_nodes: list[int] | None = None
-    situation: Situation | None = None
+    is_decoding: bool = False
+    reading_s: float = 0.0
+    situation: Situation = (None, 0)
+    num_met: Counter[int] = field(default_factory=Counter)
+    union: DraftUnion | None = None
+    own_nodes: list[int] = field(default_factory=list)
+    is_verified: bool = True
     cost: float = 0.0
 
 
 class HybridDrafter:
     """Implements :class:`agentspec.proposer.Proposer` and :class:`agentspec.engine.passed.PassWatcher`.
 
-    The trees draft for every request. The model drafts too where that has been worth its time. The draft has
-    the likeliest nodes of both. The trees also continue the likeliest path where they know its end. What
+    The trees draft for every request. The model drafts too where that has been worth its time. Then the draft
+    has the likeliest nodes of both. The trees also continue the likeliest path where they know its end. What
     the estimates of both are worth is learned from accepted tokens. If the model fails, its requests continue
     with the trees only.
 
@@ -126,6 +135,10 @@ class HybridDrafter:
 
     def finish(self, request_id: str, learn: bool = True) -> None:
         """Forget a request. Its output stays in the shared trees if ``learn``."""
+        request = self._requests.get(request_id)
+        if request is not None and not request.draft.is_off:
+            read_s = request.reading_s if request.has_model else None
+            self._use.learn_request(request.stage, request.num_met, read_s)
         self._requests.remove(request_id)
         self._model.finish(request_id)
         self._trees.finish(request_id, learn)
@@ -144,16 +157,16 @@ class HybridDrafter:
         self._has_prompts |= any(row.start < request.num_prompt for row, request in found)
         for row, request in found:
             request.is_read = row.start + len(row.kept) >= request.num_prompt
-            if len(row.token_ids) == 1:  # the draft was not verified
-                request.situation = None
-        known = [row for row, request in found if request.has_model]
+            request.is_verified = len(row.token_ids) > 1
+        known = [(row, request) for row, request in found if request.has_model]
         begin_s = self._clock()
         try:
-            self._model.watch(known)
+            self._model.watch([row for row, _ in known])
         except Exception:
-            self._give_up([row.key for row in known])
-        if known:
-            self._use.time_reading(self._clock() - begin_s)
+            self._give_up([row.key for row, _ in known])
+        token_s = (self._clock() - begin_s) / max(1, sum(len(row.kept) for row, _ in known))
+        for row, request in known:
+            request.reading_s += token_s * len(row.kept)
 
     def draft_after(self, assumed: Updates, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
         """Draft behind assumed tokens, from the trees only. Nothing changes."""
@@ -171,14 +184,14 @@ class HybridDrafter:
             ]
             found = self._model_drafts(updates, chosen, max_tokens, min_prob)
             return [other if len(other) else own for own, other in zip(drafts, found, strict=True)]
-        self._begin_unions(requests, drafts)
-        chosen = [request.situation is not None for request in requests]
+        chosen = self._choose(requests, drafts)
         found = self._model_drafts(updates, chosen, max_tokens, min_prob)
+        self._begin_unions(requests, drafts, chosen)
         self._add_to_unions(updates, found, max_tokens, min_prob)
-        made = [_likeliest(request, max_tokens, min_prob) for request in requests]
-        for request, own, draft in zip(requests, drafts, made, strict=True):
-            request.cost = min_prob * max(0, len(draft) - len(own))
-        return made
+        return [
+            own if request.union is None else _likeliest(request, len(own), max_tokens, min_prob)
+            for request, own in zip(requests, drafts, strict=True)
+        ]
 
     # ---- the model ----
 
@@ -217,21 +230,30 @@ class HybridDrafter:
                 request.has_model = False
             self._model.finish(name)
 
+    def _choose(self, requests: Sequence[_Request], drafts: Sequence[Draft]) -> list[bool]:
+        """Return for each request whether the model drafts too."""
+        chosen = [False] * len(requests)
+        for request, draft in zip(requests, drafts, strict=True):
+            if request.is_read:
+                request.situation = self._use.situation(request.stage, draft.score)
+                request.num_met[request.situation[1]] += 1
+        able = [place for place, one in enumerate(requests) if one.is_read and one.has_model]
+        found = self._use.choose([requests[place].situation for place in able])
+        for place, is_chosen in zip(able, found, strict=True):
+            chosen[place] = is_chosen
+        return chosen
+
     # ---- the unions ----
 
-    def _begin_unions(self, requests: Sequence[_Request], drafts: Sequence[Draft]) -> None:
-        """Begin each request's union with the trees' draft, and choose where the model drafts too."""
-        able: list[_Request] = []
-        expected: list[tuple[StageKey, float]] = []
-        for request, draft in zip(requests, drafts, strict=True):
-            request.union, request.situation = DraftUnion(), None
-            request.own_nodes = request.union.add(draft)
-            request.union.rate(self._chance)
-            if request.has_model and request.is_read:
-                able.append(request)
-                expected.append((request.stage, request.union.score()))
-        for request, situation in zip(able, self._use.choose(expected), strict=True):
-            request.situation = situation
+    def _begin_unions(
+        self, requests: Sequence[_Request], drafts: Sequence[Draft], chosen: Sequence[bool]
+    ) -> None:
+        """Begin the unions of the chosen requests with the trees' drafts."""
+        for request, draft, is_chosen in zip(requests, drafts, chosen, strict=True):
+            request.union = DraftUnion() if is_chosen else None
+            if request.union is not None:
+                request.own_nodes = request.union.add(draft)
+                request.union.rate(self._chance)
 
     def _add_to_unions(
         self, updates: Updates, found: Sequence[Draft], max_tokens: int, min_prob: float
@@ -239,9 +261,9 @@ class HybridDrafter:
         """Add the model's drafts, and let the trees draft behind each union's likeliest path."""
         ends: list[tuple[str, DraftUnion, list[int]]] = []
         for (name, _), draft in zip(updates, found, strict=True):
-            if not len(draft):
-                continue
             union = self._requests[name].union
+            if not len(draft) or union is None:
+                continue
             union.add(draft)
             union.rate(self._chance)
             ends.append((name, union, union.likeliest_path()))
@@ -256,26 +278,30 @@ class HybridDrafter:
     def _learn(self, updates: Updates, requests: Sequence[_Request]) -> None:
         """Learn from accepted tokens, and from the time since the last step if it was a decode step."""
         now_s = self._clock()
-        if not self._has_prompts and any(request.own_nodes is not None for request in requests):
+        if not self._has_prompts and any(request.is_decoding for request in requests):
             self._use.time_step(now_s - self._stepped_s, sum(len(tokens) for _, tokens in updates))
         self._stepped_s, self._has_prompts = now_s, False
         for request, (_, tokens) in zip(requests, updates, strict=True):
             self._learn_outcome(request, tokens)
+            request.is_decoding = True
 
     def _learn_outcome(self, request: _Request, tokens: Tokens) -> None:
-        if request.own_nodes is None or not len(tokens):
+        if request.union is None or not len(tokens):
             return
         union, token_ids = request.union, tokens.tolist()
+        request.union = None
         for said, is_accepted in union.outcomes(token_ids):
             self._chance.learn(said, is_accepted)
-        if request.situation is not None:
+        if request.is_verified:
             by_trees = len({*union.accepted(token_ids)} & {*request.own_nodes})
             self._use.learn(request.situation, len(token_ids) - 1 - by_trees - request.cost)
-        request.own_nodes = request.situation = None
 
 
-def _likeliest(request: _Request, max_tokens: int, min_prob: float) -> Draft:
-    """Return the likeliest nodes of a request's union within all limits."""
+def _likeliest(request: _Request, num_own: int, max_tokens: int, min_prob: float) -> Draft:
+    """Return the likeliest nodes of a request's union within all limits, and note what they cost."""
+    assert request.union is not None
     draft = request.draft
     most, least = min(max_tokens, draft.max_tokens), max(min_prob, draft.min_prob)
-    return request.union.draft(0 if draft.is_off else most, least, is_tree=draft.mode == "tree")
+    made = request.union.draft(0 if draft.is_off else most, least, is_tree=draft.mode == "tree")
+    request.cost = least * max(0, len(made) - num_own)
+    return made

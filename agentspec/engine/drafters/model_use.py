@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from agentspec.stages import StageKey
 
-MOST_STAGES = 1024  # clients name them; further ones have the gains of all
-FEWEST = 4  # outcomes before a mean counts
+MOST_STAGES = 1024  # clients name them; further ones share what is known of all
+FEWEST = 4  # outcomes, or requests, before a mean counts
 EXPLORE_EVERY = 32  # steps, and requests, without the model
 _NUM_STEPS = 8
 _OUTLIER = 2.0  # times the mean: more is a pause of the machine
 _UNKNOWN = 1e6  # a gain that is to be measured: more than any cost
-_FADE = 0.999  # each time the model reads
+_HOPED = 4.0  # tokens: an unknown gain, where the reading of a prompt depends on it
 _LEAST_RATE = 0.02  # of learning: older outcomes fade
 
 Situation = tuple[StageKey | None, int]
@@ -35,45 +35,75 @@ class _Mean:
         self.value += max(_LEAST_RATE, 1 / self.num) * (value - self.value)
 
 
+def _means() -> list[_Mean]:
+    return [_Mean() for _ in range(_NUM_STEPS)]
+
+
+@dataclass(slots=True)
+class _Stage:
+    """What is known of a stage, or of all stages.
+
+    Attributes:
+        gains: tokens accepted beyond the trees' own, by what the trees expect.
+        met: steps of a request, by what the trees expect.
+        reading_s: time in which the model reads a request's prompt.
+    """
+
+    gains: list[_Mean] = field(default_factory=_means)
+    met: list[_Mean] = field(default_factory=_means)
+    reading_s: _Mean = field(default_factory=_Mean)
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that have ended."""
+        return self.met[0].num
+
+
 class ModelUse:
     """Decides by stage, and by how many accepted tokens the trees expect.
 
     A pass of the model delays all requests of a step. So it drafts for those requests whose gain together
-    exceeds what the engine gives in that time. The model reads the prompts of a stage if its drafts are
-    worth that time as well. Gains and times are measured. A stage begins with the gains of all stages. Now
-    and then the model drafts where it was not worth its time.
+    exceeds what the engine gives in that time. The model reads the prompt of a request if its drafts for
+    such requests gain more than the engine gives in the time of the reading. Gains and times are measured. A
+    stage begins with what is known of all stages. Now and then the model drafts where it was not worth its
+    time.
     """
 
     def __init__(self) -> None:
-        # tokens accepted beyond the trees' own, by stage and for all stages (None)
-        self._gains: dict[StageKey | None, list[_Mean]] = {None: [_Mean() for _ in range(_NUM_STEPS)]}
+        self._all = _Stage()
+        self._stages: dict[StageKey, _Stage] = {}
         self._passes_s: dict[int, _Mean] = {}  # time of a model's drafts, by the size of their number
+        self._draft_s = _Mean()  # time of a draft, if others share its passes
         self._token_s = _Mean()  # time per output token, of all requests together
-        self._reading_s = self._num_drafts = 0.0  # of late
         self._num_steps = self._num_requests = 0  # without the model
 
     def price(self, num_requests: int) -> float:
         """Return the tokens that the engine gives while the model drafts for ``num_requests`` requests."""
-        if self._token_s.value <= 0:
-            return 0.0
-        return self._pass_s(num_requests) / self._token_s.value
+        return self._tokens_in(self._pass_s(num_requests))
 
     def wants(self, stage: StageKey) -> bool:
-        """Return False if the model is never worth its time for a stage: it need not read the prompt."""
-        met = [gain for gain in self._gains.get(stage, ()) if gain.num]
-        price = self.price(1) + self._reading()
-        if not met or any(gain.num < FEWEST or gain.value > price for gain in met):
+        """Return False if the model's drafts for a request will not be worth the reading of its prompt."""
+        one = self._stages.get(stage, self._all)
+        known = one if one.num_requests >= FEWEST else self._all
+        reading_s = one.reading_s if one.reading_s.num else self._all.reading_s
+        price = self._tokens_in(self._draft_s.value)
+        gains = (self._gain((stage, step), unknown=_HOPED) for step in range(_NUM_STEPS))
+        worth = sum(met.value * max(0.0, gain - price) for met, gain in zip(known.met, gains, strict=True))
+        if known.num_requests < FEWEST or worth > self._tokens_in(reading_s.value):
             return True
         self._num_requests += 1
         return self._num_requests % EXPLORE_EVERY == 0
 
-    def choose(self, expected: Sequence[tuple[StageKey, float]]) -> list[Situation | None]:
-        """Return for each request a situation to be learned from if the model is to draft, else None.
+    def situation(self, stage: StageKey, expected: float) -> Situation:
+        """Return the situation of a request whose tree draft will have ``expected`` accepted tokens."""
+        step = min(_NUM_STEPS - 1, int(2 * math.log2(1 + expected)))
+        if stage not in self._stages and len(self._stages) >= MOST_STAGES:
+            return None, step
+        self._stages.setdefault(stage, _Stage())
+        return stage, step
 
-        Args:
-            expected: stage, and tokens of the trees' draft that will be accepted, for each request.
-        """
-        situations = [self._situation(stage, tokens) for stage, tokens in expected]
+    def choose(self, situations: Sequence[Situation]) -> list[bool]:
+        """Return for each request whether the model is to draft for it."""
         worth = [self._gain(one) for one in situations]
         order = sorted(range(len(worth)), key=lambda place: -worth[place])
         best, num_chosen, together = 0.0, 0, 0.0
@@ -81,49 +111,56 @@ class ModelUse:
             together += worth[place]
             if together - self.price(number) > best:
                 best, num_chosen = together - self.price(number), number
-        if not num_chosen and expected:
+        if not num_chosen and situations:
             self._num_steps += 1
             if self._num_steps % EXPLORE_EVERY == 0:
-                num_chosen = len(expected)
+                num_chosen = len(situations)
         chosen = set(order[:num_chosen])
-        return [one if place in chosen else None for place, one in enumerate(situations)]
+        return [place in chosen for place in range(len(situations))]
 
     def learn(self, situation: Situation, gained: float) -> None:
         """Learn how many more tokens were accepted than of the trees' draft, less those that they cost."""
-        for stage in {situation[0], None}:
-            self._gains[stage][situation[1]].add(gained)
+        for one in self._both(situation[0]):
+            one.gains[situation[1]].add(gained)
+
+    def learn_request(self, stage: StageKey, num_met: Mapping[int, int], reading_s: float | None) -> None:
+        """Learn from a request that has ended.
+
+        Args:
+            num_met: its steps, by the number in their situation.
+            reading_s: time in which the model read its prompt; None = it did not.
+        """
+        if not num_met:
+            return
+        for one in self._both(stage):
+            for step, met in enumerate(one.met):
+                met.add(num_met.get(step, 0))
+            if reading_s is not None:
+                one.reading_s.add(reading_s, _OUTLIER)
 
     def time_model(self, seconds: float, num_requests: int) -> None:
         """Note the time of the model's drafts for some requests."""
         self._passes_s.setdefault(num_requests.bit_length(), _Mean()).add(seconds, _OUTLIER)
-        self._num_drafts += num_requests
-
-    def time_reading(self, seconds: float) -> None:
-        """Note the time in which the model read prompts and outputs."""
-        self._reading_s = _FADE * self._reading_s + seconds
-        self._num_drafts *= _FADE
+        self._draft_s.add(seconds / num_requests, _OUTLIER)
 
     def time_step(self, seconds: float, num_tokens: int) -> None:
         """Note the time between two decode steps of the same requests, and their output tokens."""
         if num_tokens:
             self._token_s.add(seconds / num_tokens, _OUTLIER)
 
-    def _reading(self) -> float:
-        """Return the tokens that the engine gives while the model reads, for each of its drafts."""
-        if self._token_s.value <= 0:
-            return 0.0
-        return self._reading_s / max(1.0, self._num_drafts) / self._token_s.value
+    def _both(self, stage: StageKey | None) -> list[_Stage]:
+        known = None if stage is None else self._stages.get(stage)
+        return [self._all] if known is None else [known, self._all]
 
-    def _gain(self, situation: Situation) -> float:
+    def _gain(self, situation: Situation, unknown: float = _UNKNOWN) -> float:
         stage, step = situation
-        known = (self._gains[one][step] for one in (stage, None))
-        return next((gain.value for gain in known if gain.num >= FEWEST), _UNKNOWN)
+        known = self._all if stage is None else self._stages.get(stage, self._all)
+        gains = (one.gains[step] for one in (known, self._all))
+        return next((gain.value for gain in gains if gain.num >= FEWEST), unknown)
 
-    def _situation(self, stage: StageKey, expected: float) -> Situation:
-        known = stage if stage in self._gains or len(self._gains) <= MOST_STAGES else None
-        if known not in self._gains:
-            self._gains[known] = [_Mean() for _ in range(_NUM_STEPS)]
-        return known, min(_NUM_STEPS - 1, int(2 * math.log2(1 + expected)))
+    def _tokens_in(self, seconds: float) -> float:
+        """Return the tokens that the engine gives in this time."""
+        return seconds / self._token_s.value if self._token_s.value > 0 else 0.0
 
     def _pass_s(self, num_requests: int) -> float:
         """Return the time for a number of requests: that of the nearest measured size."""

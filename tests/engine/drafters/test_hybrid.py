@@ -114,6 +114,45 @@ def test_only_verified_drafts_say_what_the_model_gains(
     assert bool(learned) is is_verified
 
 
+def test_a_model_that_is_not_worth_its_reading_reads_nothing(
+    exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its requests have the drafts that they have without the hybrid."""
+    draft = DraftConfig(rule="learned", max_tokens=8, min_prob=0.0)
+    without = Recording(trees())
+    plain = outputs(exact_model, tokenizer, without, draft, GREEDY)
+    monkeypatch.setattr(ModelUse, "wants", lambda *_: False)
+    read: list[int] = []
+
+    class Reading(ModelDrafter):
+        def watch(self, rows: Sequence[PassedRow]) -> None:
+            read.extend(len(row.kept) for row in rows)
+            super().watch(rows)
+
+    model = Reading(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    proposer = Recording(HybridDrafter(trees(), model))
+    assert outputs(exact_model, tokenizer, proposer, draft, GREEDY) == plain
+    assert read == []
+    tokens = [[draft.token_ids.tolist() for draft in one.drafts] for one in (proposer, without)]
+    assert tokens[0] == tokens[1]
+    assert any(tokens[0])
+
+
+def test_requests_tell_how_long_their_prompts_take(
+    exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[tuple[int, float | None]] = []
+    monkeypatch.setattr(
+        ModelUse, "learn_request", lambda _, stage, num_met, s: learned.append((sum(num_met.values()), s))
+    )
+    ticks = iter(range(10**6))
+    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(trees(), model, clock=lambda: float(next(ticks)))
+    found = outputs(exact_model, tokenizer, hybrid, DraftConfig(max_tokens=8), GREEDY)
+    assert len(learned) == len(found)
+    assert all(steps > 0 and seconds is not None and seconds > 0 for steps, seconds in learned)
+
+
 @pytest.mark.parametrize("threshold", [None, 1e9])
 def test_before_the_first_token_only_the_trees_draft(
     exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, threshold: float | None
@@ -259,78 +298,116 @@ def test_an_empty_union_drafts_nothing() -> None:
 PLAN, CHAT = StageKey.parse("plan"), StageKey.parse("chat")
 
 
+LOW, HIGH = 0.5, 6.0  # tokens that the trees expect
+
+
 def taught(gains: dict[StageKey, int], pass_s: float = 0.002) -> ModelUse:
-    """Return what knows these gains at 1 ms per output token."""
+    """Return what knows these gains at 1 ms per output token, where the trees expect little."""
     use = ModelUse()
     use.time_step(0.01, 10)
     use.time_model(pass_s, 1)
-    use.choose([(stage, 0.5) for stage in gains])
     for stage, gained in gains.items():
         for _ in range(FEWEST):
-            use.learn((stage, 1), gained)
+            use.learn(use.situation(stage, LOW), gained)
     return use
+
+
+def choose(use: ModelUse, *met: tuple[StageKey, float]) -> list[bool]:
+    return use.choose([use.situation(stage, expected) for stage, expected in met])
 
 
 def test_the_model_drafts_where_it_gains_more_than_it_costs() -> None:
     use = taught({PLAN: 3, CHAT: 1})
     assert use.price(1) == pytest.approx(2)
-    assert use.choose([(PLAN, 0.5)]) != [None]
-    assert use.choose([(CHAT, 0.5)]) == [None]
-    assert use.choose([(CHAT, 6.0)]) != [None]  # nothing is known of that
+    assert choose(use, (PLAN, LOW)) == [True]
+    assert choose(use, (CHAT, LOW)) == [False]
+    assert choose(use, (CHAT, HIGH)) == [True]  # nothing is known of that
     use.time_model(0.006, 3)
-    chosen = use.choose([(CHAT, 0.5), (PLAN, 0.5), (CHAT, 0.5)])
-    assert [one is not None for one in chosen] == [False, True, False]
-    assert use.choose([]) == []
+    assert choose(use, (CHAT, LOW), (PLAN, LOW), (CHAT, LOW)) == [False, True, False]
+    assert choose(use) == []
 
 
 def test_requests_share_the_cost_of_a_pass() -> None:
     use = taught({CHAT: 1})
     use.time_model(0.003, 8)
-    assert use.choose([(CHAT, 0.5)]) == [None]
-    assert None not in use.choose([(CHAT, 0.5)] * 8)
+    assert choose(use, (CHAT, LOW)) == [False]
+    assert choose(use, *[(CHAT, LOW)] * 8) == [True] * 8
 
 
 def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
     use = taught({CHAT: 1})
-    chosen = [use.choose([(CHAT, 0.5)] * 2) for _ in range(2 * EXPLORE_EVERY)]
-    assert sum(None not in one for one in chosen) == 2
-    for one in (one for one in chosen if None not in one):
-        for situation in filter(None, one):
-            use.learn(situation, 9)  # the model is better now
+    situation = use.situation(CHAT, LOW)
+    chosen = [use.choose([situation] * 2) for _ in range(2 * EXPLORE_EVERY)]
+    assert sum(one == [True, True] for one in chosen) == 2
     for _ in range(60):
-        for situation in filter(None, use.choose([(CHAT, 0.5)] * 2)):
-            use.learn(situation, 9)
-    assert use.choose([(CHAT, 0.5)]) != [None]
+        use.learn(situation, 9)  # the model is better now
+    assert use.choose([situation]) == [True]
 
 
 def test_a_stage_begins_with_the_gains_of_all() -> None:
     for gained, is_worth_it in ((3, True), (1, False)):
         use = taught({PLAN: gained})
-        assert (use.choose([(CHAT, 0.5)]) != [None]) is is_worth_it
+        assert choose(use, (CHAT, LOW)) == [is_worth_it]
+
+
+def served(use: ModelUse, stage: StageKey, num_steps: int, reading_s: float | None = None) -> None:
+    """Some requests of a stage end, after steps in which the trees expected little."""
+    for _ in range(FEWEST):
+        use.learn_request(stage, {use.situation(stage, LOW)[1]: num_steps}, reading_s)
+
+
+def test_the_model_reads_a_prompt_if_its_drafts_will_gain_more() -> None:
+    use = taught({PLAN: 3, CHAT: 9})  # a draft costs 2 tokens
+    assert use.wants(PLAN)  # nothing is known of its requests
+    served(use, PLAN, num_steps=5, reading_s=0.004)  # it gains 5 tokens, and reading costs 4
+    assert use.wants(PLAN)
+    served(use, PLAN, num_steps=1)
+    assert not use.wants(PLAN)
+    served(use, CHAT, num_steps=1)  # it gains 7
+    assert use.wants(CHAT)
+    for _ in range(60):
+        served(use, CHAT, num_steps=1, reading_s=0.008)
+    assert not use.wants(CHAT)
 
 
 def test_a_stage_without_gains_does_without_the_model() -> None:
     use = taught({PLAN: 3, CHAT: 0})
+    served(use, PLAN, num_steps=5)
+    served(use, CHAT, num_steps=5)
     assert use.wants(PLAN)
-    assert use.wants(StageKey.parse("new"))
     assert sum(use.wants(CHAT) for _ in range(2 * EXPLORE_EVERY)) == 2
 
 
-def test_a_stage_does_without_the_model_if_its_drafts_are_not_worth_the_reading() -> None:
-    use = taught({PLAN: 3, CHAT: 9})  # a draft costs 2 tokens
-    use.time_reading(0.004)  # and reading 4 for each draft
-    assert use.choose([(PLAN, 0.5)]) != [None]
-    assert not use.wants(PLAN)
-    assert use.wants(CHAT)
-    for _ in range(20):
-        use.time_model(0.002, 1)  # more drafts for as much reading
+def test_a_new_stage_reads_prompts_if_that_is_worth_it_in_all() -> None:
+    for num_steps, is_worth_it in ((5, True), (1, False)):
+        use = taught({PLAN: 3})
+        served(use, PLAN, num_steps, reading_s=0.004)
+        assert use.wants(StageKey.parse("new")) is is_worth_it
+
+
+def test_an_unknown_gain_counts_a_few_tokens_for_each_step_that_needs_it() -> None:
+    use = taught({PLAN: 3})
+    for num_steps, is_worth_it in ((20, True), (1, False)):  # two tokens each, less the pass
+        for _ in range(FEWEST):
+            use.learn_request(CHAT, {use.situation(CHAT, HIGH)[1]: num_steps}, reading_s=0.01)
+        assert use.wants(CHAT) is is_worth_it
+        use = taught({PLAN: 3})
+
+
+def test_a_request_without_steps_says_nothing() -> None:
+    use = taught({PLAN: 0})
+    for _ in range(FEWEST):
+        use.learn_request(PLAN, {}, 0.1)
     assert use.wants(PLAN)
 
 
 def test_stages_beyond_the_limit_share_their_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_use, "MOST_STAGES", 1)
     use = taught({PLAN: 3})
-    assert use.choose([(CHAT, 0.5), (StageKey.parse("other"), 0.5)]) == [(None, 1), (None, 1)]
+    found = [use.situation(stage, LOW) for stage in (PLAN, CHAT, StageKey.parse("other"))]
+    assert found == [(PLAN, 1), (None, 1), (None, 1)]
+    assert use.choose(found) == [True, True, True]
+    use.learn_request(CHAT, {1: 3}, 0.1)
 
 
 def test_a_pause_of_the_machine_counts_little() -> None:
