@@ -34,13 +34,15 @@ class _Request:
         has_model: the model knows the request.
         is_read: the model has seen its whole prompt.
         is_decoding: it has asked for a draft before.
-        reading_s: time in which the model read its prompt.
+        num_read: tokens of its prompt that the model has read.
         situation: of its last step.
         num_met: its steps so far, by what the trees expected.
-        union: the last drafts of both; None: the model has not drafted.
+        union: the last drafts of both; None = there are only the trees'.
         own_nodes: its nodes that the trees draft without the model.
-        is_verified: the served model verifies the draft.
-        cost: of the draft tokens beyond the trees' own, in accepted tokens.
+        is_asked: the model was to draft.
+        is_verified: the served model verifies the draft, or it is empty.
+        num_drafted: tokens of the draft.
+        cost: in accepted tokens, beyond that of the trees' own draft.
     """
 
     stage: StageKey
@@ -49,12 +51,14 @@ class _Request:
     has_model: bool
     is_read: bool = False
     is_decoding: bool = False
-    reading_s: float = 0.0
+    num_read: int = 0
     situation: Situation = (None, 0)
     num_met: Counter[int] = field(default_factory=Counter)
     union: DraftUnion | None = None
     own_nodes: list[int] = field(default_factory=list)
+    is_asked: bool = False
     is_verified: bool = True
+    num_drafted: int = 0
     cost: float = 0.0
 
 
@@ -96,6 +100,7 @@ class HybridDrafter:
         self._chance = JointChance()
         self._requests = LiveRequests[_Request]()
         self._stepped_s = 0.0
+        self._num_observed = 0  # tokens since the last step
         self._has_prompts = False  # a pass since the last step has read prompts
 
     # ---- requests ----
@@ -125,7 +130,8 @@ class HybridDrafter:
             is_personal=is_personal,
         )
         try:
-            has_model = not draft.is_off and (self._threshold is not None or self._use.wants(stage))
+            is_wanted = self._threshold is not None or self._use.wants(stage, len(prompt_ids))
+            has_model = is_wanted and not draft.is_off
             if has_model:
                 self._model.start(request_id, stage, prompt_ids, draft=draft)
             self._requests.add(request_id, _Request(stage, draft, len(prompt_ids), has_model))
@@ -137,8 +143,8 @@ class HybridDrafter:
         """Forget a request. Its output stays in the shared trees if ``learn``."""
         request = self._requests.get(request_id)
         if request is not None and not request.draft.is_off:
-            read_s = request.reading_s if request.has_model else None
-            self._use.learn_request(request.stage, request.num_met, read_s)
+            read = request.num_read / max(1, request.num_prompt) if request.has_model else None
+            self._use.learn_request(request.stage, request.num_met, read)
         self._requests.remove(request_id)
         self._model.finish(request_id)
         self._trees.finish(request_id, learn)
@@ -146,6 +152,7 @@ class HybridDrafter:
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take accepted tokens without drafting."""
         self._trees.observe(request_id, token_ids)
+        self._num_observed += len(token_ids)
         request = self._requests[request_id]
         if request.has_model:
             self._model.observe(request_id, token_ids)
@@ -157,16 +164,17 @@ class HybridDrafter:
         self._has_prompts |= any(row.start < request.num_prompt for row, request in found)
         for row, request in found:
             request.is_read = row.start + len(row.kept) >= request.num_prompt
-            request.is_verified = len(row.token_ids) > 1
+            request.is_verified = len(row.token_ids) > 1 or request.num_drafted == 0
         known = [(row, request) for row, request in found if request.has_model]
         begin_s = self._clock()
         try:
             self._model.watch([row for row, _ in known])
         except Exception:
             self._give_up([row.key for row, _ in known])
-        token_s = (self._clock() - begin_s) / max(1, sum(len(row.kept) for row, _ in known))
-        for row, request in known:
-            request.reading_s += token_s * len(row.kept)
+        read = [(request, len(row.kept)) for row, request in known if row.start < request.num_prompt]
+        self._use.time_reading(self._clock() - begin_s, sum(num for _, num in read))
+        for request, num in read:
+            request.num_read += num
 
     def draft_after(self, assumed: Updates, max_tokens: int = 32, min_prob: float = 0.0) -> list[Draft]:
         """Draft behind assumed tokens, from the trees only. Nothing changes."""
@@ -184,9 +192,9 @@ class HybridDrafter:
             ]
             found = self._model_drafts(updates, chosen, max_tokens, min_prob)
             return [other if len(other) else own for own, other in zip(drafts, found, strict=True)]
+        self._begin_unions(requests, drafts)
         chosen = self._choose(requests, drafts)
         found = self._model_drafts(updates, chosen, max_tokens, min_prob)
-        self._begin_unions(requests, drafts, chosen)
         self._add_to_unions(updates, found, max_tokens, min_prob)
         return [
             own if request.union is None else _likeliest(request, len(own), max_tokens, min_prob)
@@ -232,25 +240,23 @@ class HybridDrafter:
 
     def _choose(self, requests: Sequence[_Request], drafts: Sequence[Draft]) -> list[bool]:
         """Return for each request whether the model drafts too."""
-        chosen = [False] * len(requests)
         for request, draft in zip(requests, drafts, strict=True):
+            request.is_asked = False
             if request.is_read:
                 request.situation = self._use.situation(request.stage, draft.score)
                 request.num_met[request.situation[1]] += 1
-        able = [place for place, one in enumerate(requests) if one.is_read and one.has_model]
-        found = self._use.choose([requests[place].situation for place in able])
-        for place, is_chosen in zip(able, found, strict=True):
-            chosen[place] = is_chosen
-        return chosen
+        able = [request for request in requests if request.union is not None]
+        chosen = self._use.choose([request.situation for request in able])
+        for request, is_chosen in zip(able, chosen, strict=True):
+            request.is_asked = is_chosen
+        return [request.is_asked for request in requests]
 
     # ---- the unions ----
 
-    def _begin_unions(
-        self, requests: Sequence[_Request], drafts: Sequence[Draft], chosen: Sequence[bool]
-    ) -> None:
-        """Begin the unions of the chosen requests with the trees' drafts."""
-        for request, draft, is_chosen in zip(requests, drafts, chosen, strict=True):
-            request.union = DraftUnion() if is_chosen else None
+    def _begin_unions(self, requests: Sequence[_Request], drafts: Sequence[Draft]) -> None:
+        """Begin the unions of requests for which the model can draft with the trees' drafts."""
+        for request, draft in zip(requests, drafts, strict=True):
+            request.union = DraftUnion() if request.has_model and request.is_read else None
             if request.union is not None:
                 request.own_nodes = request.union.add(draft)
                 request.union.rate(self._chance)
@@ -279,8 +285,9 @@ class HybridDrafter:
         """Learn from accepted tokens, and from the time since the last step if it was a decode step."""
         now_s = self._clock()
         if not self._has_prompts and any(request.is_decoding for request in requests):
-            self._use.time_step(now_s - self._stepped_s, sum(len(tokens) for _, tokens in updates))
-        self._stepped_s, self._has_prompts = now_s, False
+            num_tokens = self._num_observed + sum(len(tokens) for _, tokens in updates)
+            self._use.time_step(now_s - self._stepped_s, num_tokens)
+        self._stepped_s, self._has_prompts, self._num_observed = now_s, False, 0
         for request, (_, tokens) in zip(requests, updates, strict=True):
             self._learn_outcome(request, tokens)
             request.is_decoding = True
@@ -292,9 +299,10 @@ class HybridDrafter:
         request.union = None
         for said, is_accepted in union.outcomes(token_ids):
             self._chance.learn(said, is_accepted)
-        if request.is_verified:
+        if request.is_asked and request.is_verified:
             by_trees = len({*union.accepted(token_ids)} & {*request.own_nodes})
-            self._use.learn(request.situation, len(token_ids) - 1 - by_trees - request.cost)
+            num_accepted = min(len(token_ids) - 1, request.num_drafted)
+            self._use.learn(request.situation, num_accepted - by_trees - request.cost)
 
 
 def _likeliest(request: _Request, num_own: int, max_tokens: int, min_prob: float) -> Draft:
@@ -303,5 +311,6 @@ def _likeliest(request: _Request, num_own: int, max_tokens: int, min_prob: float
     draft = request.draft
     most, least = min(max_tokens, draft.max_tokens), max(min_prob, draft.min_prob)
     made = request.union.draft(0 if draft.is_off else most, least, is_tree=draft.mode == "tree")
-    request.cost = least * max(0, len(made) - num_own)
+    request.num_drafted = len(made)
+    request.cost = least * (len(made) - num_own)
     return made

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from agentspec.config import SHARED_SOURCES, DraftConfig, ForestConfig
 from agentspec.draft import Draft, Origin, Source
@@ -18,7 +19,7 @@ from agentspec.engine.drafters.eagle_checkpoint import load_eagle
 from agentspec.engine.drafters.hybrid import HybridDrafter
 from agentspec.engine.drafters.joint_chance import JointChance, Opinions
 from agentspec.engine.drafters.model_drafter import ModelDrafter
-from agentspec.engine.drafters.model_use import EXPLORE_EVERY, FEWEST, ModelUse
+from agentspec.engine.drafters.model_use import FEWEST, FEWEST_READ, ModelUse
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.promises import Promises
@@ -111,7 +112,7 @@ def test_only_verified_drafts_say_what_the_model_gains(
     )
     engine.submit(GenerationRequest("r", [5, 6, 7], GREEDY, Tags(STAGE)))
     engine.run()
-    assert bool(learned) is is_verified
+    assert any(gained > 0 for gained in learned) is is_verified
 
 
 def test_a_model_that_is_not_worth_its_reading_reads_nothing(
@@ -138,19 +139,87 @@ def test_a_model_that_is_not_worth_its_reading_reads_nothing(
     assert any(tokens[0])
 
 
-def test_requests_tell_how_long_their_prompts_take(
-    exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, monkeypatch: pytest.MonkeyPatch
+class Guessing(ModelDrafter):
+    """A model that drafts four tokens, and is sure of them."""
+
+    def watch(self, rows: Sequence[PassedRow]) -> None:
+        pass
+
+    def step(self, updates: Any, *limits: Any) -> list[Draft]:
+        return [chain((7, 8, 9, 10), (1.0, 1.0, 1.0, 1.0), Source.MODEL) for _ in updates]
+
+
+def passed(start: int, *tokens: int) -> PassedRow:
+    return PassedRow("r", 0, start, ids(*tokens), range(len(tokens)), None, torch.empty(0), cast(Any, None))
+
+
+@pytest.mark.parametrize(
+    ("chance", "following", "gained"),
+    [
+        (1.0, (7, 8, 9, 10, 5), 4 - 4 * 0.25),  # added tokens cost what the request pays for them
+        (1.0, (7, 8, 5), 2 - 4 * 0.25),
+        (0.0, (7,), 0.0),  # all tokens are below the price: the model's time was in vain
+        (0.0, (7, 8), 0.0),  # after two passes
+    ],
+)
+def test_what_the_model_gains_is_learned(
+    exact_model: Transformer,
+    head_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    chance: float,
+    following: tuple[int, ...],
+    gained: float,
 ) -> None:
-    learned: list[tuple[int, float | None]] = []
-    monkeypatch.setattr(
-        ModelUse, "learn_request", lambda _, stage, num_met, s: learned.append((sum(num_met.values()), s))
-    )
-    ticks = iter(range(10**6))
+    learned: list[float] = []
+    monkeypatch.setattr(ModelUse, "learn", lambda _, situation, gained: learned.append(gained))
+    monkeypatch.setattr(JointChance, "__call__", lambda *_: chance)
+    model = Guessing(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(trees(), model, clock=lambda: 0.0)
+    hybrid.start("r", STAGE, ids(1, 2), draft=DraftConfig(max_tokens=4, min_prob=0.25))
+    hybrid.watch([passed(0, 1, 2)])
+    [draft] = hybrid.step([("r", ids(3))])
+    assert len(draft) == (4 if chance else 0)
+    hybrid.watch([passed(2, 3, *draft.token_ids.tolist())])
+    hybrid.step([("r", ids(*following))])
+    assert learned == [pytest.approx(gained)]
+
+
+def test_the_reading_of_prompts_is_timed_by_their_tokens(
+    exact_model: Transformer, head_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[int] = []
+    ended: list[float | None] = []
+    monkeypatch.setattr(ModelUse, "time_reading", lambda _, seconds, num_tokens: timed.append(num_tokens))
+    monkeypatch.setattr(ModelUse, "learn_request", lambda *arguments: ended.append(arguments[-1]))
+    model = Guessing(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(trees(), model)
+    hybrid.start("r", STAGE, ids(1, 2, 3, 4))
+    hybrid.watch([passed(1, 2)])  # the first token was in the slot already
+    hybrid.watch([passed(2, 3, 4)])
+    hybrid.step([("r", ids(7))])
+    hybrid.watch([passed(4, 7)])
+    hybrid.finish("r")
+    assert timed == [1, 2, 0]
+    assert ended == [0.75]
+
+
+def test_tokens_that_others_drafted_count_in_the_time_of_a_step(
+    exact_model: Transformer, head_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine steps without asking, where a grammar drafts."""
+    timed: list[tuple[float, int]] = []
+    monkeypatch.setattr(ModelUse, "time_step", lambda _, seconds, num: timed.append((seconds, num)))
+    now = [0.0]
     model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
-    hybrid = HybridDrafter(trees(), model, clock=lambda: float(next(ticks)))
-    found = outputs(exact_model, tokenizer, hybrid, DraftConfig(max_tokens=8), GREEDY)
-    assert len(learned) == len(found)
-    assert all(steps > 0 and seconds is not None and seconds > 0 for steps, seconds in learned)
+    hybrid = HybridDrafter(trees(), model, clock=lambda: now[0])
+    hybrid.start("r", STAGE, ids(1, 2))
+    hybrid.step([("r", ids(3))])
+    for _ in range(3):
+        now[0] += 1.0
+        hybrid.observe("r", ids(4, 5))
+    now[0] += 1.0
+    hybrid.step([("r", ids(6))])
+    assert timed == [(4.0, 7)]
 
 
 @pytest.mark.parametrize("threshold", [None, 1e9])
@@ -337,11 +406,23 @@ def test_requests_share_the_cost_of_a_pass() -> None:
 def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
     use = taught({CHAT: 1})
     situation = use.situation(CHAT, LOW)
-    chosen = [use.choose([situation] * 2) for _ in range(2 * EXPLORE_EVERY)]
-    assert sum(one == [True, True] for one in chosen) == 2
+    chosen = [use.choose([situation] * 2) for _ in range(640)]
+    assert {tuple(one) for one in chosen} == {(True, True), (False, False)}
+    assert 8 <= chosen.count([True, True]) <= 40
     for _ in range(60):
         use.learn(situation, 9)  # the model is better now
     assert use.choose([situation]) == [True]
+
+
+def test_a_new_stage_is_tried_more_often_until_it_has_outcomes_of_its_own() -> None:
+    use = taught({PLAN: 1})
+    known, new = use.situation(PLAN, LOW), use.situation(CHAT, LOW)
+    chosen = [use.choose([known, new]) for _ in range(400)]
+    assert {tuple(one) for one in chosen} == {(False, True), (False, False)}
+    assert 60 <= chosen.count([False, True]) <= 140
+    for _ in range(FEWEST):
+        use.learn(new, 0)
+    assert sum(True in use.choose([known, new]) for _ in range(400)) <= 40
 
 
 def test_a_stage_begins_with_the_gains_of_all() -> None:
@@ -350,55 +431,76 @@ def test_a_stage_begins_with_the_gains_of_all() -> None:
         assert choose(use, (CHAT, LOW)) == [is_worth_it]
 
 
-def served(use: ModelUse, stage: StageKey, num_steps: int, reading_s: float | None = None) -> None:
+def served(use: ModelUse, stage: StageKey, num_steps: int, read: float | None = 1.0) -> None:
     """Some requests of a stage end, after steps in which the trees expected little."""
     for _ in range(FEWEST):
-        use.learn_request(stage, {use.situation(stage, LOW)[1]: num_steps}, reading_s)
+        use.learn_request(stage, {use.situation(stage, LOW)[1]: num_steps}, read)
 
 
 def test_the_model_reads_a_prompt_if_its_drafts_will_gain_more() -> None:
     use = taught({PLAN: 3, CHAT: 9})  # a draft costs 2 tokens
-    assert use.wants(PLAN)  # nothing is known of its requests
-    served(use, PLAN, num_steps=5, reading_s=0.004)  # it gains 5 tokens, and reading costs 4
-    assert use.wants(PLAN)
-    served(use, PLAN, num_steps=1)
-    assert not use.wants(PLAN)
-    served(use, CHAT, num_steps=1)  # it gains 7
-    assert use.wants(CHAT)
+    use.time_reading(0.1, 1000)  # ten tokens of a prompt take the time of one of an output
+    for stage in (PLAN, CHAT):
+        assert use.wants(stage, 10**6)  # nothing is known of its requests
+        served(use, stage, num_steps=5)  # they gain 5 tokens, and 35
+    assert (use.wants(PLAN, 40), use.wants(CHAT, 40)) == (True, True)
+    assert (wanted(use, PLAN, 60), use.wants(CHAT, 60)) == (0, True)
+    assert wanted(use, CHAT, 360) == 0
     for _ in range(60):
-        served(use, CHAT, num_steps=1, reading_s=0.008)
-    assert not use.wants(CHAT)
+        served(use, PLAN, num_steps=5, read=0.1)  # the rest was in the slots
+    assert use.wants(PLAN, 400)
 
 
-def test_a_stage_without_gains_does_without_the_model() -> None:
-    use = taught({PLAN: 3, CHAT: 0})
+def wanted(use: ModelUse, stage: StageKey, num_prompt: int) -> int:
+    """Return in how many of 16 cases the model reads a prompt, but for a few tries."""
+    found = sum(use.wants(stage, num_prompt) for _ in range(320))
+    return 0 if found <= 25 else found // 20
+
+
+def test_each_stage_that_is_not_worth_it_is_tried_now_and_then() -> None:
+    """Requests of two stages come in turn."""
+    use = taught({PLAN: 0, CHAT: 0})
+    use.time_reading(0.1, 1000)
     served(use, PLAN, num_steps=5)
     served(use, CHAT, num_steps=5)
-    assert use.wants(PLAN)
-    assert sum(use.wants(CHAT) for _ in range(2 * EXPLORE_EVERY)) == 2
+    found = [(use.wants(PLAN, 100), use.wants(CHAT, 100)) for _ in range(640)]
+    for one in zip(*found, strict=True):
+        assert 8 <= sum(one) <= 40
 
 
-def test_a_new_stage_reads_prompts_if_that_is_worth_it_in_all() -> None:
-    for num_steps, is_worth_it in ((5, True), (1, False)):
-        use = taught({PLAN: 3})
-        served(use, PLAN, num_steps, reading_s=0.004)
-        assert use.wants(StageKey.parse("new")) is is_worth_it
+def test_a_stage_reads_its_first_prompts_whatever_others_gain() -> None:
+    use = taught({PLAN: 0})
+    use.time_reading(0.1, 1000)
+    served(use, PLAN, num_steps=5)
+    new = StageKey.parse("new")
+    for _ in range(FEWEST_READ):
+        assert use.wants(new, 1000)
+        use.situation(new, LOW)
+        use.learn_request(new, {1: 3}, 1.0)
+    assert wanted(use, new, 1000) == 0
 
 
 def test_an_unknown_gain_counts_a_few_tokens_for_each_step_that_needs_it() -> None:
-    use = taught({PLAN: 3})
-    for num_steps, is_worth_it in ((20, True), (1, False)):  # two tokens each, less the pass
-        for _ in range(FEWEST):
-            use.learn_request(CHAT, {use.situation(CHAT, HIGH)[1]: num_steps}, reading_s=0.01)
-        assert use.wants(CHAT) is is_worth_it
+    for num_steps, is_worth_it in ((20, True), (1, False)):  # two tokens each, beyond the pass
         use = taught({PLAN: 3})
+        use.time_reading(0.1, 1000)
+        for _ in range(FEWEST):
+            use.learn_request(CHAT, {use.situation(CHAT, HIGH)[1]: num_steps}, 1.0)
+        assert bool(wanted(use, CHAT, 100)) is is_worth_it
 
 
 def test_a_request_without_steps_says_nothing() -> None:
     use = taught({PLAN: 0})
     for _ in range(FEWEST):
-        use.learn_request(PLAN, {}, 0.1)
-    assert use.wants(PLAN)
+        use.learn_request(PLAN, {}, 1.0)
+    assert use.wants(PLAN, 10**6)
+
+
+def test_the_first_times_are_slow() -> None:
+    use = taught({})
+    use.time_model(1.0, 4)
+    use.time_model(0.004, 4)
+    assert use.price(4) == pytest.approx(4)
 
 
 def test_stages_beyond_the_limit_share_their_gains(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +509,10 @@ def test_stages_beyond_the_limit_share_their_gains(monkeypatch: pytest.MonkeyPat
     found = [use.situation(stage, LOW) for stage in (PLAN, CHAT, StageKey.parse("other"))]
     assert found == [(PLAN, 1), (None, 1), (None, 1)]
     assert use.choose(found) == [True, True, True]
-    use.learn_request(CHAT, {1: 3}, 0.1)
+    for _ in range(FEWEST):
+        use.learn_request(CHAT, {1: 0}, 1.0)
+    use.time_reading(1.0, 1)
+    assert wanted(use, StageKey.parse("other"), 1000) == 0
 
 
 def test_a_pause_of_the_machine_counts_little() -> None:
