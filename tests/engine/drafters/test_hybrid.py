@@ -368,6 +368,7 @@ PLAN, CHAT = StageKey.parse("plan"), StageKey.parse("chat")
 
 
 LOW, HIGH = 0.5, 6.0  # tokens that the trees expect
+NUM_OUTCOMES = 100  # a mean of fewer counts as more
 
 
 def taught(gains: dict[StageKey, int], pass_s: float = 0.002) -> ModelUse:
@@ -376,7 +377,7 @@ def taught(gains: dict[StageKey, int], pass_s: float = 0.002) -> ModelUse:
     use.time_step(0.01, 10)
     use.time_model(pass_s, 1)
     for stage, gained in gains.items():
-        for _ in range(FEWEST):
+        for _ in range(NUM_OUTCOMES):
             use.learn(use.situation(stage, LOW), gained)
     return use
 
@@ -404,7 +405,7 @@ def test_requests_share_the_cost_of_a_pass() -> None:
 
 
 def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
-    use = taught({CHAT: 1})
+    use = taught({CHAT: 0})
     situation = use.situation(CHAT, LOW)
     chosen = [use.choose([situation] * 2) for _ in range(640)]
     assert {tuple(one) for one in chosen} == {(True, True), (False, False)}
@@ -415,7 +416,7 @@ def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
 
 
 def test_a_new_stage_is_tried_more_often_until_it_has_outcomes_of_its_own() -> None:
-    use = taught({PLAN: 1})
+    use = taught({PLAN: 0})
     known, new = use.situation(PLAN, LOW), use.situation(CHAT, LOW)
     chosen = [use.choose([known, new]) for _ in range(400)]
     assert {tuple(one) for one in chosen} == {(False, True), (False, False)}
@@ -455,6 +456,17 @@ def wanted(use: ModelUse, stage: StageKey, num_prompt: int) -> int:
     """Return in how many of 16 cases the model reads a prompt, but for a few tries."""
     found = sum(use.wants(stage, num_prompt) for _ in range(320))
     return 0 if found <= 25 else found // 20
+
+
+def test_a_mean_of_few_results_counts_as_more() -> None:
+    use = taught({})
+    situation = use.situation(PLAN, LOW)
+    for _ in range(FEWEST):
+        use.learn(situation, 1.6)
+    assert use.choose([situation]) == [True]  # as much as a pass costs
+    for _ in range(NUM_OUTCOMES):
+        use.learn(situation, 1.6)
+    assert use.choose([situation]) == [False]
 
 
 def test_each_stage_that_is_not_worth_it_is_tried_now_and_then() -> None:
