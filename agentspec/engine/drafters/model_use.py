@@ -9,7 +9,7 @@ from random import Random
 
 from agentspec.stages import StageKey
 
-MOST_STAGES = 1024  # clients name them; further ones share what is known of all
+MOST_STAGES = 1024  # clients name them; further ones share the figures of all
 FEWEST = 4  # outcomes, or requests, before a mean counts
 FEWEST_READ = 2  # prompts of each stage that the model reads in any case
 _TRIED = 1 / 32  # of the steps, and of the requests, for which the model is not worth its time
@@ -51,7 +51,7 @@ def _means() -> list[_Mean]:
 
 @dataclass(slots=True)
 class _Stage:
-    """What is known of a stage, or of all stages.
+    """Figures of a stage, or of all stages.
 
     Attributes:
         gains: tokens accepted beyond the trees' own, by what the trees expect.
@@ -75,7 +75,7 @@ class ModelUse:
     A pass of the model delays all requests of a step. So it drafts for those requests whose gain together
     exceeds what the engine gives in that time. The model reads the prompt of a request if its drafts for
     such requests gain more, beyond their passes, than the engine gives in the time of the reading. Gains and
-    times are measured. A stage begins with what is known of all stages. Now and then the model drafts where
+    times are measured. A stage begins with the figures of all stages. Now and then the model drafts where
     it was not worth its time, more often in stages that are new.
     """
 
