@@ -12,6 +12,7 @@ _RATE = 1 / 256  # of learning
 _MOST_TRUTH = 2.0  # and its inverse is the least
 _LEAST_PROMISE = 1e-9  # tokens per step: drafts may promise nothing for ever
 _TRIAL = 0.004  # accepted tokens per step without drafts, for drafts that do not seem to be worth their time
+_MARGIN = 1.15  # promised tokens per token of cost: of uncertain promises, those that are too high are chosen
 _MOST_TRIALS = 4.0  # accepted tokens, or as many as one step's drafts cost
 
 
@@ -57,7 +58,7 @@ class Promises:
         price = cost.stair + cost.price * sum(map(len, made))
         if plain_token_s is not None and cost.token_s > 0:
             price *= cost.token_s / plain_token_s
-        loss = price - promised
+        loss = _MARGIN * price - promised
         if loss <= 0 or not made:
             return True
         self._trials = min(max(_MOST_TRIALS, loss), self._trials + _TRIAL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from agentspec.draft import Draft, Origin, Source
 from agentspec.engine.drafters.joint_chance import JointChance, Opinions
 
+TEXT = -1  # in place of a node: what the draft follows
 _LEAST = 1e-30  # chance of a drafted token
 
 
@@ -37,7 +39,7 @@ class _Claims:
 
 
 class DraftUnion:
-    """A tree of the nodes of all drafts that were added, each of them once.
+    """A tree of all tokens that the trees or the model draft, each of them once.
 
     Source and origin of a node are those of the first draft with it. A drafter's first estimate of it counts.
     """
@@ -52,22 +54,22 @@ class DraftUnion:
         self._trees, self._model = _Claims(), _Claims()
         self._match_length = 0
         self._places: dict[tuple[int, int], int] = {}  # (parent, token) -> node
+        self._children: defaultdict[int, list[int]] = defaultdict(list)
 
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def add(self, draft: Draft, below: int = -1) -> list[int]:
-        """Add a draft of the trees, or of the model.
+    def add(self, draft: Draft, below: int = TEXT) -> list[int]:
+        """Add a draft of the trees.
 
         Args:
             draft: its tokens and their parents.
-            below: the node that the draft continues; -1 = the text.
+            below: the node that the draft continues, or ``TEXT``.
 
         Returns:
             The node of each token.
         """
         nodes: list[int] = []
-        claims = self._model if draft.source is Source.MODEL else self._trees
         self._match_length = max(self._match_length, draft.match_length)
         origins = [Origin.LOCAL] * len(draft) if draft.origins is None else draft.origins.tolist()
         probs = draft.probs.tolist()
@@ -77,31 +79,67 @@ class DraftUnion:
             above = nodes[parent] if parent >= 0 else below
             node = self._node(above, token, draft.source, origin)
             share = prob / max(prob, probs[parent] if parent >= 0 else 1.0, _LEAST)
-            claims.add(node, above, max(share, _LEAST))
+            self._trees.add(node, above, max(share, _LEAST))
             nodes.append(node)
         return nodes
 
+    def claim(self, parent: int, token: int, chance: float) -> None:
+        """Add the chance that the model gives to a token behind a node."""
+        self._model.add(self._node(parent, token, Source.MODEL, Origin.LOCAL), parent, max(chance, _LEAST))
+
     def rate(self, chance: JointChance) -> None:
-        """Estimate all nodes. The estimates of a node's children add up to its own at most."""
-        chances = [chance(self._opinions(node)) for node in range(len(self._tokens))]
-        sums: defaultdict[int, float] = defaultdict(float)
-        for parent, one in zip(self._parents, chances, strict=True):
-            sums[parent] += one
-        self._probs = []
-        for parent, one in zip(self._parents, chances, strict=True):
-            above = self._probs[parent] if parent >= 0 else 1.0
-            self._probs.append(above * one / max(1.0, sums[parent]))
+        """Estimate all nodes."""
+        for parent in self._children:  # in the order of their first children, so behind their own parents
+            self.rate_behind(parent, chance)
+
+    def rate_behind(self, parent: int, chance: JointChance) -> None:
+        """Estimate the children of a node. They add up to its own estimate at most."""
+        children = self.children(parent)
+        chances = [chance(self._opinions(node)) for node in children]
+        share = self.prob(parent) / max(1.0, sum(chances))
+        for node, one in zip(children, chances, strict=True):
+            self._probs[node] = share * one
+
+    def prob(self, node: int) -> float:
+        """Return the estimate of a node; 1 for the text."""
+        return 1.0 if node == TEXT else self._probs[node]
+
+    def parent(self, node: int) -> int:
+        """Return the node before a node, or ``TEXT``."""
+        return self._parents[node]
+
+    def children(self, node: int) -> Sequence[int]:
+        """Return the nodes behind a node."""
+        return self._children.get(node, ())
+
+    def is_continued(self, node: int) -> bool:
+        """Return True if the trees draft tokens behind a node."""
+        return self._trees.rest(node) < 1
+
+    def has(self, parent: int, token: int) -> bool:
+        """Return True if a node with this token is behind a node."""
+        return (parent, token) in self._places
+
+    def bound(self, most_tokens: int) -> float:
+        """Return the estimate that a node exceeds if it is among the likeliest ``most_tokens``."""
+        if len(self._probs) < most_tokens:
+            return 0.0
+        return sorted(self._probs, reverse=True)[most_tokens - 1] if most_tokens else math.inf
 
     def likeliest_path(self) -> list[int]:
         """Return the nodes from the text on that are each the likeliest behind the one before."""
-        best: dict[int, int] = {}
-        for node, parent in enumerate(self._parents):
-            if parent not in best or self._probs[node] > self._probs[best[parent]]:
-                best[parent] = node
         path: list[int] = []
-        while (node := best.get(path[-1] if path else -1, -1)) >= 0:
-            path.append(node)
+        while children := self.children(path[-1] if path else TEXT):
+            path.append(max(children, key=self.prob))
         return path
+
+    def tokens_to(self, node: int) -> NDArray[np.int32]:
+        """Return the tokens from the text to a node, int32."""
+        path: list[int] = []
+        while node != TEXT:
+            path.append(node)
+            node = self._parents[node]
+        return self.tokens_of(path[::-1])
 
     def tokens_of(self, nodes: Sequence[int]) -> NDArray[np.int32]:
         """Return the tokens of some nodes, int32."""
@@ -157,6 +195,8 @@ class DraftUnion:
             self._depths.append(1 + (self._depths[parent] if parent >= 0 else 0))
             self._sources.append(source)
             self._origins.append(origin)
+            self._probs.append(0.0)
+            self._children[parent].append(node)
         return node
 
     def _opinions(self, node: int) -> Opinions:

@@ -52,7 +52,7 @@ class GrowingTree:
         self._num_grown = 0  # nodes that were there before the last level
 
     @property
-    def width(self) -> int:
+    def num_candidates(self) -> int:
         """Continuations that are wanted of each row."""
         return self._width
 

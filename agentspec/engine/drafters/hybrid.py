@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft
 from agentspec.engine.drafters.draft_union import DraftUnion
+from agentspec.engine.drafters.growing_union import GrowingUnion
 from agentspec.engine.drafters.joint_chance import JointChance
 from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.drafters.model_drafter import ModelDrafter
@@ -190,12 +191,11 @@ class HybridDrafter:
                 request.is_read and draft.score <= self._threshold
                 for request, draft in zip(requests, drafts, strict=True)
             ]
-            found = self._model_drafts(updates, chosen, max_tokens, min_prob)
-            return [other if len(other) else own for own, other in zip(drafts, found, strict=True)]
+            found = self._model_drafts(self._asked(updates, chosen), max_tokens, min_prob)
+            return [found.get(name) or own for own, (name, _) in zip(drafts, updates, strict=True)]
         self._begin_unions(requests, drafts)
         chosen = self._choose(requests, drafts)
-        found = self._model_drafts(updates, chosen, max_tokens, min_prob)
-        self._add_to_unions(updates, found, max_tokens, min_prob)
+        self._grow_unions(self._asked(updates, chosen), max_tokens, min_prob)
         return [
             own if request.union is None else _likeliest(request, len(own), max_tokens, min_prob)
             for request, own in zip(requests, drafts, strict=True)
@@ -203,10 +203,8 @@ class HybridDrafter:
 
     # ---- the model ----
 
-    def _model_drafts(
-        self, updates: Updates, chosen: Sequence[bool], max_tokens: int, min_prob: float
-    ) -> list[Draft]:
-        """Return the model's drafts for the chosen requests that it knows, and empty ones for the others."""
+    def _asked(self, updates: Updates, chosen: Sequence[bool]) -> Updates:
+        """Return the updates of the chosen requests that the model knows; it takes those of the others."""
         asked: list[tuple[str, Tokens]] = []
         for (name, tokens), is_chosen in zip(updates, chosen, strict=True):
             if not self._requests[name].has_model:
@@ -215,20 +213,18 @@ class HybridDrafter:
                 asked.append((name, tokens))
             else:
                 self._model.observe(name, tokens)
-        made = dict(zip([name for name, _ in asked], self._asked(asked, max_tokens, min_prob), strict=True))
-        return [made.get(name) or Draft() for name, _ in updates]
+        return asked
 
-    def _asked(self, asked: Updates, max_tokens: int, min_prob: float) -> list[Draft]:
+    def _model_drafts(self, asked: Updates, max_tokens: int, min_prob: float) -> dict[str, Draft]:
+        """Return the model's drafts by request."""
         if not asked:
-            return []
-        begin_s = self._clock()
+            return {}
         try:
             drafts = self._model.step(asked, max_tokens, min_prob)
         except Exception:
             self._give_up([name for name, _ in asked])
-            return [Draft() for _ in asked]
-        self._use.time_model(self._clock() - begin_s, len(asked))
-        return drafts
+            return {}
+        return dict(zip([name for name, _ in asked], drafts, strict=True))
 
     def _give_up(self, names: Sequence[str]) -> None:
         """Continue some requests without the model: its state of them may be wrong now."""
@@ -261,23 +257,35 @@ class HybridDrafter:
                 request.own_nodes = request.union.add(draft)
                 request.union.rate(self._chance)
 
-    def _add_to_unions(
-        self, updates: Updates, found: Sequence[Draft], max_tokens: int, min_prob: float
-    ) -> None:
-        """Add the model's drafts, and let the trees draft behind each union's likeliest path."""
-        ends: list[tuple[str, DraftUnion, list[int]]] = []
-        for (name, _), draft in zip(updates, found, strict=True):
-            union = self._requests[name].union
-            if not len(draft) or union is None:
-                continue
-            union.add(draft)
+    def _grow_unions(self, asked: Updates, max_tokens: int, min_prob: float) -> None:
+        """Let the model add to the unions of some requests, and the trees behind what it adds."""
+        unions = {name: union for name, _ in asked if (union := self._requests[name].union) is not None}
+        if not unions:
+            return
+        growing = [self._growing(name, union, max_tokens, min_prob) for name, union in unions.items()]
+        begin_s = self._clock()
+        try:
+            self._model.grow(asked, growing)
+            self._use.time_model(self._clock() - begin_s, len(asked))
+        except Exception:
+            self._give_up([*unions])
+        for union in unions.values():
             union.rate(self._chance)
-            ends.append((name, union, union.likeliest_path()))
-        assumed = [(name, union.tokens_of(path)) for name, union, path in ends]
-        more = self._trees.draft_after(assumed, max_tokens, min_prob) if assumed else []
-        for (_, union, path), draft in zip(ends, more, strict=True):
-            union.add(draft, path[-1])
-            union.rate(self._chance)
+
+    def _growing(self, name: str, union: DraftUnion, max_tokens: int, min_prob: float) -> GrowingUnion:
+        draft = self._requests[name].draft
+
+        def continued(assumed: Tokens) -> Draft:
+            return self._trees.draft_after([(name, assumed)], max_tokens, min_prob)[0]
+
+        return GrowingUnion(
+            union,
+            self._chance,
+            continued,
+            width=self._model.width_of(draft),
+            most_tokens=min(max_tokens, draft.max_tokens),
+            least_chance=max(min_prob, draft.min_prob),
+        )
 
     # ---- outcomes ----
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from agentspec.config import DraftConfig, check_int
 from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
-from agentspec.engine.drafters.growing_tree import GrowingTree
+from agentspec.engine.drafters.growing_tree import GrowingTree, Level
 from agentspec.engine.drafters.live_requests import LiveRequests
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.passed import PassedRow
@@ -57,6 +57,20 @@ class DraftNetwork(Protocol):
 
     def token_ids(self, drafted: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the served model's ids of tokens by their place in :meth:`log_probs`."""
+
+
+class DraftTree(Protocol):
+    """A tree that a network grows level by level, such as a :class:`GrowingTree`."""
+
+    @property
+    def num_candidates(self) -> int:
+        """Most continuations that are wanted of each row."""
+
+    def add(self, token_ids: NDArray[np.int32], log_probs: NDArray[np.float32]) -> None:
+        """Take continuations of each node expanded last, the likeliest first: both ``[nodes, n]``."""
+
+    def expand(self) -> Level | None:
+        """Return the nodes to compute next; None if the tree is complete."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,7 +160,7 @@ class ModelDrafter:
     """
 
     def __init__(
-        self, network: DraftNetwork, num_slots: int, max_len: int, *, width: int = 4, depth: int = 6
+        self, network: DraftNetwork, num_slots: int, max_len: int, *, width: int = 4, depth: int = 12
     ) -> None:
         check_int("width", width, 1, 64)
         check_int("depth", depth, 1, 64)
@@ -212,20 +226,29 @@ class ModelDrafter:
         self, updates: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
     ) -> list[Draft]:
         """Take accepted tokens and draft: at most ``depth`` passes of the network for the whole batch."""
+        trees = [self._tree(self._contexts[name], max_tokens, min_prob) for name, _ in updates]
+        self.grow(updates, trees)
+        return [tree.draft() for tree in trees]
+
+    def width_of(self, draft: DraftConfig) -> int:
+        """Return how many nodes of a request's tree are expanded in a level."""
+        return self._width if draft.mode == "tree" else 1
+
+    def grow(self, updates: Sequence[tuple[str, Tokens]], trees: Sequence[DraftTree]) -> None:
+        """Take accepted tokens, and grow a tree behind each request's text."""
         for request_id, token_ids in updates:
             self.observe(request_id, token_ids)
         contexts = [self._contexts[request_id] for request_id, _ in updates]
-        trees = [self._tree(context, max_tokens, min_prob) for context in contexts]
         self._read([context for context in contexts if context.slot >= 0 and context.num_unread > 0])
         growing = [pair for pair in zip(contexts, trees, strict=True) if pair[0].is_ready]
         if growing:
             self._grow(growing)
-        return [tree.draft() for tree in trees]
 
     def _tree(self, context: _Context, max_tokens: int, min_prob: float) -> GrowingTree:
         draft = context.draft
-        width = self._width if draft.mode == "tree" else 1
-        return GrowingTree(width, min(max_tokens, draft.max_tokens), max(min_prob, draft.min_prob))
+        return GrowingTree(
+            self.width_of(draft), min(max_tokens, draft.max_tokens), max(min_prob, draft.min_prob)
+        )
 
     def _read(self, contexts: Sequence[_Context]) -> None:
         """Let the network read all rows of these requests that can be read."""
@@ -240,7 +263,7 @@ class ModelDrafter:
             context.num_read += len(segment)
             context.handed_on = rows[end]
 
-    def _grow(self, growing: list[tuple[_Context, GrowingTree]]) -> None:
+    def _grow(self, growing: list[tuple[_Context, DraftTree]]) -> None:
         """Compute trees level by level, from what the last rows hand on."""
         rows = torch.stack([context.handed_on for context, _ in growing if context.handed_on is not None])
         sizes = [1] * len(growing)
@@ -256,7 +279,7 @@ class ModelDrafter:
 
     def _branch(
         self,
-        growing: Sequence[tuple[_Context, GrowingTree]],
+        growing: Sequence[tuple[_Context, DraftTree]],
         rows: torch.Tensor,
         sizes: Sequence[int],
         level: int,
@@ -265,7 +288,7 @@ class ModelDrafter:
         owners = [context for (context, _), size in zip(growing, sizes, strict=True) for _ in range(size)]
         sampled = [row for row, context in enumerate(owners) if context.is_sampled]
         log_probs = self._network.log_probs(rows, level)
-        most = max(tree.width for _, tree in growing)
+        most = max(tree.num_candidates for _, tree in growing)
         best, places = log_probs.topk(min(HEAD if sampled else most, log_probs.shape[1]))
         logs, tokens = best.cpu().numpy(), self._network.token_ids(places.cpu().numpy())
         if sampled:
@@ -273,7 +296,7 @@ class ModelDrafter:
             logs[sampled], tokens[sampled] = self._winners(logs[sampled], tokens[sampled], chosen, level)
         begin = 0
         for (_, tree), size in zip(growing, sizes, strict=True):
-            own = slice(begin, begin + size), slice(0, tree.width)
+            own = slice(begin, begin + size), slice(0, tree.num_candidates)
             tree.add(tokens[own], logs[own])
             begin += size
 
@@ -298,8 +321,8 @@ class ModelDrafter:
 
 
 def _next_level(
-    growing: Sequence[tuple[_Context, GrowingTree]], sizes: Sequence[int]
-) -> tuple[list[tuple[_Context, GrowingTree]], list[Segment], list[int]]:
+    growing: Sequence[tuple[_Context, DraftTree]], sizes: Sequence[int]
+) -> tuple[list[tuple[_Context, DraftTree]], list[Segment], list[int]]:
     """Return the trees that go on growing, their new nodes, and the row of each one's parent."""
     going, segments, parents, begin = [], [], [], 0
     for (context, tree), size in zip(growing, sizes, strict=True):

@@ -6,8 +6,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from agentspec.config import DraftConfig
-from agentspec.draft import Draft
+from agentspec.draft import Draft, Source
+from agentspec.engine.drafters.joint_chance import JointChance, Opinions
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.text.tokenizer import Tokenizer
@@ -42,6 +45,22 @@ def outputs(
     engine.run()
     engine.cache.check_integrity()
     return [engine.output(f"r{i}") for i in range(len(prompts()))]
+
+
+def ids(*tokens: int) -> Tokens:
+    return np.array(tokens, np.int32)
+
+
+def chain(tokens: Sequence[int], probs: Sequence[float], source: Source = Source.STAGE) -> Draft:
+    parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
+    return Draft(ids(*tokens), parents, np.array(probs, np.float32), float(sum(probs)), source=source)
+
+
+class Greatest(JointChance):
+    """Gives a token the greatest chance that a drafter gives it."""
+
+    def __call__(self, said: Opinions) -> float:
+        return max(said.trees, said.model)
 
 
 class Recording:

@@ -26,7 +26,7 @@ def grown(tree: GrowingTree, depth: int = DEPTH) -> Draft:
     """Grow a tree as a network would: it knows the path of each row of the last level."""
     paths: list[Path] = [()]
     for level in range(1, depth + 1):
-        follow = [chances(path)[: tree.width] for path in paths]
+        follow = [chances(path)[: tree.num_candidates] for path in paths]
         tree.add(
             np.array([[token for token, _ in row] for row in follow], np.int32),
             np.log(np.array([[chance for _, chance in row] for row in follow], np.float32)),

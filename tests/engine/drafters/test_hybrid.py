@@ -11,26 +11,25 @@ import pytest
 import torch
 
 from agentspec.config import SHARED_SOURCES, DraftConfig, ForestConfig
-from agentspec.draft import Draft, Origin, Source
+from agentspec.draft import Draft, Source
 from agentspec.engine.drafters import model_use
 from agentspec.engine.drafters.draft_model import DraftModel
-from agentspec.engine.drafters.draft_union import DraftUnion
 from agentspec.engine.drafters.eagle_checkpoint import load_eagle
 from agentspec.engine.drafters.hybrid import HybridDrafter
-from agentspec.engine.drafters.joint_chance import JointChance, Opinions
-from agentspec.engine.drafters.model_drafter import ModelDrafter
-from agentspec.engine.drafters.model_use import FEWEST, FEWEST_READ, ModelUse
+from agentspec.engine.drafters.joint_chance import JointChance
+from agentspec.engine.drafters.model_drafter import DraftTree, ModelDrafter
+from agentspec.engine.drafters.model_use import FEWEST, FEWEST_READ, ModelUse, Situation
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.promises import Promises
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, DuplicateRequestError, UnknownRequestError
-from agentspec.forest import Forest, Tokens
+from agentspec.forest import Forest
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts
 from agentspec.stages import StageKey
 from agentspec.tags import Tags
-from tests.engine.drafters.support import GREEDY, MAX_LEN, NUM_SLOTS, SAMPLED, Recording, outputs
+from tests.engine.drafters.support import GREEDY, MAX_LEN, NUM_SLOTS, SAMPLED, Recording, chain, ids, outputs
 from tests.support.eagle_heads import head_config, head_tensors, write_head
 from tests.support.fakes import STAGE, SteppedEngine
 
@@ -39,15 +38,6 @@ from tests.support.fakes import STAGE, SteppedEngine
 def head_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = head_config()
     return write_head(tmp_path_factory.mktemp("head"), config, head_tensors(config))
-
-
-def ids(*tokens: int) -> Tokens:
-    return np.array(tokens, np.int32)
-
-
-def chain(tokens: Sequence[int], probs: Sequence[float], source: Source = Source.STAGE) -> Draft:
-    parents = np.arange(-1, len(tokens) - 1, dtype=np.int32)
-    return Draft(ids(*tokens), parents, np.array(probs, np.float32), float(sum(probs)), source=source)
 
 
 def trees() -> Forest:
@@ -103,9 +93,14 @@ def test_only_verified_drafts_say_what_the_model_gains(
 ) -> None:
     learned: list[float] = []
     monkeypatch.setattr(Promises, "are_worth", lambda *_: is_verified)
-    monkeypatch.setattr(ModelUse, "learn", lambda _, situation, gained: learned.append(gained))
     model = ModelDrafter(DraftModel(exact_model, exact_model), NUM_SLOTS, MAX_LEN, depth=4)
     hybrid = HybridDrafter(trees(), model, clock=lambda: 0.0)
+
+    def learn(_: ModelUse, situation: Situation, gained: float) -> None:
+        if hybrid._requests["r"].num_drafted:  # an empty draft in place of the trees' has its result, too
+            learned.append(gained)
+
+    monkeypatch.setattr(ModelUse, "learn", learn)
     draft = DraftConfig(max_tokens=8, min_prob=0.0)
     engine = SteppedEngine(
         exact_model, tokenizer, hybrid, draft=draft, num_slots=NUM_SLOTS, max_model_len=MAX_LEN, price=None
@@ -145,8 +140,11 @@ class Guessing(ModelDrafter):
     def watch(self, rows: Sequence[PassedRow]) -> None:
         pass
 
-    def step(self, updates: Any, *limits: Any) -> list[Draft]:
-        return [chain((7, 8, 9, 10), (1.0, 1.0, 1.0, 1.0), Source.MODEL) for _ in updates]
+    def grow(self, updates: Any, trees: Sequence[DraftTree]) -> None:
+        for tree in trees:
+            for token in (7, 8, 9, 10):
+                tree.add(ids(token)[None], np.zeros((1, 1), np.float32))
+                tree.expand()
 
 
 def passed(start: int, *tokens: int) -> PassedRow:
@@ -230,9 +228,9 @@ def test_before_the_first_token_only_the_trees_draft(
     asked: list[list[int]] = []
 
     class Asked(ModelDrafter):
-        def step(self, updates: Any, *limits: Any) -> list[Draft]:
+        def grow(self, updates: Any, trees: Sequence[DraftTree]) -> None:
             asked.append([len(tokens) for _, tokens in updates])
-            return super().step(updates, *limits)
+            super().grow(updates, trees)
 
     forest = trees()
     draft = DraftConfig(rule="learned", max_tokens=8, min_prob=0.0)
@@ -263,103 +261,6 @@ def test_a_threshold_is_not_negative(exact_model: Transformer, head_path: Path, 
     model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
     with pytest.raises(ConfigError, match="threshold is at least 0, not"):
         HybridDrafter(trees(), model, threshold=threshold)
-
-
-# ---- the union of drafts ----
-
-
-class Greatest(JointChance):
-    """Gives a token the greatest chance that a drafter gives it."""
-
-    def __call__(self, said: Opinions) -> float:
-        return max(said.trees, said.model)
-
-
-def union_of(*drafts: Draft) -> DraftUnion:
-    union = DraftUnion()
-    for draft in drafts:
-        union.add(draft)
-    union.rate(Greatest())
-    return union
-
-
-def test_a_union_has_each_node_once() -> None:
-    union = DraftUnion()
-    assert union.add(chain((1, 2, 3), (0.9, 0.45, 0.18))) == [0, 1, 2]
-    assert union.add(chain((1, 4), (0.8, 0.4), Source.MODEL)) == [0, 3]
-    union.rate(Greatest())
-    assert len(union) == 4
-    assert union.likeliest_path() == [0, 1, 2]
-    draft = union.draft(8, 0.0, is_tree=True)
-    assert draft.token_ids.tolist() == [1, 2, 4, 3]
-    assert draft.parents.tolist() == [-1, 0, 0, 1]
-    assert draft.probs.tolist() == pytest.approx([0.9, 0.45, 0.45, 0.18])
-    assert draft.score == pytest.approx(union.score())
-    assert draft.source is Source.MODEL  # only the model has 4
-    assert union.draft(1, 0.0, is_tree=True).source is Source.STAGE
-    assert union.draft(8, 0.4, is_tree=True).token_ids.tolist() == [1, 2, 4]
-    assert union.draft(2, 0.0, is_tree=True).token_ids.tolist() == [1, 2]
-    assert union.draft(8, 0.0, is_tree=False).token_ids.tolist() == [1, 2, 3]
-
-
-def test_estimates_behind_a_node_add_up_to_its_own_at_most() -> None:
-    union = union_of(chain((1, 2), (0.5, 0.45)), chain((1, 3), (0.6, 0.54), Source.MODEL))
-    first, *others = union.draft(8, 0.0, is_tree=True).probs.tolist()
-    assert first == pytest.approx(0.6)
-    assert others == pytest.approx([0.3, 0.3])  # 0.9 and 0.9 of it, scaled
-
-
-def test_no_estimate_is_above_the_parents() -> None:
-    union = DraftUnion()
-    union.add(chain((1, 2), (0.3, 0.7)))
-    assert union.add(chain((3,), (0.9,)), below=1) == [2]
-    union.rate(Greatest())
-    probs = union.draft(8, 0.0, is_tree=True).probs.tolist()
-    assert probs == pytest.approx([0.3, 0.3, 0.27])
-    assert union.accepted([1, 2, 9]) == [0, 1]
-    assert union.accepted([9]) == []
-
-
-@pytest.mark.parametrize("probs", [(0.0, 0.0), (1.0, 1.0), (1.0, 0.0)])
-def test_certain_estimates_are_taken(probs: tuple[float, float]) -> None:
-    union = DraftUnion()
-    union.add(chain((1, 2), probs))
-    union.rate(JointChance())
-    assert all(0 <= prob <= 1 for prob in union.draft(8, 0.0, is_tree=True).probs.tolist())
-
-
-def test_outcomes_are_those_of_nodes_behind_accepted_ones() -> None:
-    union = union_of(chain((1, 2, 3), (0.9, 0.45, 0.18)), chain((1, 4), (0.8, 0.4), Source.MODEL))
-    found = [(said.trees, said.model, is_accepted) for said, is_accepted in union.outcomes([1, 4, 9])]
-    assert found == [
-        (pytest.approx(0.9), pytest.approx(0.8), True),
-        (pytest.approx(0.5), 0.0, False),
-        (0.0, pytest.approx(0.5), True),
-    ]
-    rests = [(said.trees_rest, said.model_rest) for said, _ in union.outcomes([1, 4, 9])]
-    assert rests[0] == (pytest.approx(0.1), pytest.approx(0.2))
-    assert rests[1] == rests[2] == (pytest.approx(0.5), pytest.approx(0.5))
-    assert len([*union.outcomes([1])]) == 1  # what follows is not known
-    assert [is_accepted for _, is_accepted in union.outcomes([8])] == [False]
-
-
-def test_a_union_keeps_origins() -> None:
-    union, first = DraftUnion(), chain((1, 2), (0.9, 0.8))
-    first.origins = np.array([Origin.FLEET, Origin.SNAPSHOT], np.uint8)
-    first.match_length = 7
-    union.add(first)
-    union.add(chain((1, 3), (0.9, 0.1), Source.MODEL))
-    union.rate(Greatest())
-    draft = union.draft(8, 0.0, is_tree=True)
-    assert draft.origins is not None
-    assert draft.origins.tolist() == [Origin.FLEET, Origin.SNAPSHOT, Origin.LOCAL]
-    assert draft.match_length == 7
-
-
-def test_an_empty_union_drafts_nothing() -> None:
-    union = union_of()
-    assert union.likeliest_path() == []
-    assert union.draft(8, 0.0, is_tree=True).source is Source.NONE
 
 
 # ---- when the model drafts ----
@@ -555,13 +456,13 @@ class Failing(ModelDrafter):
             raise RuntimeError("no memory on the device")
         super().watch(rows)
 
-    def step(self, *arguments: Any, **options: Any) -> list[Draft]:
-        if self.fails == "step":
+    def grow(self, updates: Any, trees: Sequence[DraftTree]) -> None:
+        if self.fails == "grow":
             raise RuntimeError("no memory on the device")
-        return super().step(*arguments, **options)
+        super().grow(updates, trees)
 
 
-@pytest.mark.parametrize("fails", ["watch", "step"])
+@pytest.mark.parametrize("fails", ["watch", "grow"])
 def test_a_model_that_fails_leaves_the_trees_to_draft(
     exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, fails: str
 ) -> None:
@@ -574,6 +475,30 @@ def test_a_model_that_fails_leaves_the_trees_to_draft(
     assert outputs(exact_model, tokenizer, proposer, draft, GREEDY) == plain
     assert sum(map(len, proposer.drafts)) > 0
     assert forest.stats(STAGE).num_tokens == sum(map(len, plain))  # all were learned
+
+
+def test_a_model_that_fails_halfway_leaves_a_valid_draft(exact_model: Transformer, head_path: Path) -> None:
+    """It doubted the first token, and failed before it said anything of the second one."""
+
+    class Doubting(ModelDrafter):
+        def watch(self, rows: Sequence[PassedRow]) -> None:
+            pass
+
+        def grow(self, updates: Any, trees: Sequence[DraftTree]) -> None:
+            trees[0].add(ids(7)[None], np.full((1, 1), -6.0, np.float32))
+            raise RuntimeError("no memory on the device")
+
+    class Sure(Forest):
+        def step(self, *_: Any) -> list[Draft]:  # type: ignore[override]
+            return [chain((7, 8), (0.9, 0.9))]
+
+    model = Doubting(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(Sure(ForestConfig()), model)
+    hybrid.start("r", STAGE, ids(1, 2), draft=DraftConfig(min_prob=0.0))
+    hybrid.watch([passed(0, 1, 2)])
+    [draft] = hybrid.step([("r", ids(3))])
+    assert draft.token_ids.tolist() == [7, 8]
+    assert draft.parents.tolist() == [-1, 0]
 
 
 def test_a_request_that_the_model_can_not_take_is_admitted_nowhere(

@@ -8,7 +8,7 @@ namespace agentspec {
 namespace {
 
 constexpr int kRateWindow = 64;         // steps: the token rate fades over a few of these windows
-constexpr double kStairWidth = 0.5;     // accepted tokens: deviation of the first cost of a stair, around 0
+constexpr double kStairWidth = 0.25;    // of a step's seconds: deviation of the first cost of a stair, around 0
 constexpr double kNever = 1e300;        // weight of "no cost" that no step outweighs
 constexpr double kLeastEvidence = 0.2;  // for a known cost
 constexpr double kLeastWeight = 0.01;   // weight of the prior "no cost" for requests and prompt tokens
@@ -125,7 +125,7 @@ void StepCost::fit() {
     return (noise_s / width_s) * (noise_s / width_s) / num_steps_;
   };
   const double first_s = kFirstPrice * mean_token_s;
-  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s), weight_of(first_s)};
+  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_s_), weight_of(first_s)};
   Fit fitted = solved(weights, first_s);
   if (fitted.slopes[kDrafting] < 0) {
     weights[kDrafting] = kNever;

@@ -1,0 +1,97 @@
+"""The union of two drafts while a model adds to it, and the trees behind what the model adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from agentspec.draft import Draft
+from agentspec.engine.drafters.draft_union import TEXT, DraftUnion
+from agentspec.engine.drafters.growing_tree import Level
+from agentspec.engine.drafters.joint_chance import JointChance
+from agentspec.proposer import Tokens
+
+NUM_CANDIDATES = 64  # of each row: among them are most tokens of the trees' drafts
+_NUM_CONTINUED = 2  # nodes of a level that the trees continue: more gain nothing (docs/log.md)
+
+
+class GrowingUnion:
+    """A :class:`~agentspec.engine.drafters.model_drafter.DraftTree` that begins with the trees' draft.
+
+    As in :class:`~agentspec.engine.drafters.growing_tree.GrowingTree`, the ``width`` likeliest new nodes are
+    expanded in each level, by what both drafters say. So the model estimates the trees' tokens too, and
+    continues their paths where these are likelier than its own. The trees continue the likeliest new nodes
+    of the model.
+
+    Args:
+        union: has the trees' draft, estimated. It grows.
+        chance: estimates its nodes.
+        continued: returns the trees' draft behind tokens that are assumed to follow the text.
+        width: nodes expanded in a level.
+        most_tokens: most tokens drafted.
+        least_chance: less likely nodes are neither expanded nor drafted.
+    """
+
+    num_candidates = NUM_CANDIDATES
+
+    def __init__(
+        self,
+        union: DraftUnion,
+        chance: JointChance,
+        continued: Callable[[Tokens], Draft],
+        *,
+        width: int,
+        most_tokens: int,
+        least_chance: float,
+    ) -> None:
+        self._union = union
+        self._chance = chance
+        self._continued = continued
+        self._width = width
+        self._most_tokens = most_tokens
+        self._least = max(least_chance, 1e-9)
+        self._expanded: dict[int, int] = {}  # node -> its place in the order of computation
+        self._last: Sequence[int] = [TEXT]  # the nodes expanded last
+        self._next: Sequence[int] = []  # those to expand next
+
+    def add(self, token_ids: NDArray[np.int32], log_probs: NDArray[np.float32]) -> None:
+        """Add the model's estimates of the tokens behind each node expanded last.
+
+        Args:
+            token_ids: int32 ``[nodes, n]``, the likeliest first.
+            log_probs: float32 ``[nodes, n]``.
+        """
+        union = self._union
+        for node, tokens, logs in zip(self._last, token_ids.tolist(), log_probs.tolist(), strict=True):
+            least = math.log(self._least / union.prob(node))
+            for place, (token, log) in enumerate(zip(tokens, logs, strict=True)):
+                is_own = place < self._width and log >= least
+                if is_own or (union.has(node, token) and not math.isnan(log)):
+                    union.claim(node, token, math.exp(log))
+            union.rate_behind(node, self._chance)
+        self._next = self._likeliest_behind(self._last)
+        for node in self._next[:_NUM_CONTINUED]:
+            if not union.is_continued(node):
+                union.add(self._continued(union.tokens_to(node)), node)
+
+    def expand(self) -> Level | None:
+        """Return the nodes to compute next; None if the tree is complete."""
+        if not self._next:
+            return None
+        union, before = self._union, self._last
+        for node in self._next:
+            self._expanded[node] = len(self._expanded)
+        parents = [self._expanded.get(union.parent(node), -1) for node in self._expanded]
+        rows = [before.index(union.parent(node)) for node in self._next]
+        self._last, self._next = self._next, []
+        return Level(union.tokens_of(self._last), rows, np.array(parents, np.int32))
+
+    def _likeliest_behind(self, nodes: Sequence[int]) -> list[int]:
+        """Return the children of some nodes that may be drafted, the likeliest ``width``."""
+        union = self._union
+        least = max(self._least, union.bound(self._most_tokens))
+        new = [child for node in nodes for child in union.children(node) if union.prob(child) >= least]
+        return sorted(new, key=union.prob, reverse=True)[: self._width]
