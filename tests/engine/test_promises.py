@@ -45,9 +45,15 @@ def test_drafts_have_to_be_worth_the_stair_together() -> None:
 
 def test_a_token_saves_the_time_that_it_takes_without_drafts_if_that_is_known() -> None:
     cost = cost_of(stair_s=0.001)
-    assert not Promises().are_worth([draft(0.6)], cost)  # an average token takes half as long
-    assert Promises().are_worth([draft(0.6)], cost, plain_token_s=2 * cost.token_s)
+    assert not Promises().are_worth([draft(0.7)], cost)  # an average token takes half as long
+    assert Promises().are_worth([draft(0.7)], cost, plain_token_s=2 * cost.token_s)
     assert not Promises().are_worth([draft(0.9, 0.8)], cost, plain_token_s=0.5 * cost.token_s)
+
+
+def test_promises_have_to_exceed_their_cost() -> None:
+    cost = cost_of(stair_s=0.0)
+    assert not Promises().are_worth([draft(1.1 * cost.price)], cost)
+    assert Promises().are_worth([draft(1.2 * cost.price)], cost)
 
 
 def test_no_drafts_cost_nothing() -> None:
@@ -96,7 +102,7 @@ def test_drafts_without_estimates_are_always_verified() -> None:
 def test_refused_drafts_are_tried_now_and_then_at_a_bounded_cost() -> None:
     promises, cost = Promises(), cost_of(stair_s=0.001)
     tried = sum(promises.are_worth([draft(0.5)], cost) for _ in range(10_000))
-    loss = cost.stair + cost.price - 0.5
+    loss = 1.15 * (cost.stair + cost.price) - 0.5
     assert 0 < tried * loss <= 0.004 * 10_000
 
 
