@@ -51,6 +51,17 @@ def test_rows_that_cost_nothing_and_rows_that_cost_everything() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
+def test_the_stair_of_many_requests_is_known_after_few_steps(seed: int) -> None:
+    """The 17th row takes 3 ms: the time of five of the 20 tokens of a step, which no prior may forbid."""
+    rng, cost = random.Random(seed), StepCost(has_stair=True)
+    for step in range(100):
+        num_drafted = rng.randint(4, 20) if step % 4 else 0
+        seconds = 0.008 + (0.003 + 0.0001 * num_drafted if num_drafted else 0.0)
+        cost.observe(seconds * rng.lognormvariate(0, 0.03), 16, num_drafted, 20)
+    assert cost.stair * cost.token_s == pytest.approx(0.003, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(5))
 def test_a_high_cost_is_known_after_few_steps(seed: int) -> None:
     """16 requests draft a token each: 1 ms a row and 5 % of noise, 20 tokens a step. The price is 0.63."""
     rng = random.Random(seed)

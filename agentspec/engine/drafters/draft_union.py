@@ -48,7 +48,7 @@ class DraftUnion:
         self._tokens: list[int] = []
         self._parents: list[int] = []
         self._depths: list[int] = []
-        self._probs: list[float] = []  # by rate()
+        self._probs: list[float] = []  # 0 until they are estimated
         self._sources: list[Source] = []
         self._origins: list[int] = []
         self._trees, self._model = _Claims(), _Claims()
@@ -89,16 +89,24 @@ class DraftUnion:
 
     def rate(self, chance: JointChance) -> None:
         """Estimate all nodes."""
-        for parent in self._children:  # in the order of their first children, so behind their own parents
-            self.rate_behind(parent, chance)
+        for parent, children in self._children.items():  # a parent's own parent has been a key before
+            for node, prob in zip(children, self._estimates(parent, chance), strict=True):
+                self._probs[node] = prob
 
     def rate_behind(self, parent: int, chance: JointChance) -> None:
-        """Estimate the children of a node. They add up to its own estimate at most."""
-        children = self.children(parent)
-        chances = [chance(self._opinions(node)) for node in children]
-        share = self.prob(parent) / max(1.0, sum(chances))
-        for node, one in zip(children, chances, strict=True):
-            self._probs[node] = share * one
+        """Estimate the children of a node anew, and all that is new behind them.
+
+        What was estimated behind a child keeps its chance, if the child is accepted.
+        """
+        parents = [parent]
+        while parents:
+            parent = parents.pop()
+            for node, prob in zip(self.children(parent), self._estimates(parent, chance), strict=True):
+                before, self._probs[node] = self._probs[node], prob
+                if before:
+                    self._scale_behind(node, prob / before)
+                else:
+                    parents.append(node)
 
     def prob(self, node: int) -> float:
         """Return the estimate of a node; 1 for the text."""
@@ -109,16 +117,16 @@ class DraftUnion:
         return self._parents[node]
 
     def children(self, node: int) -> Sequence[int]:
-        """Return the nodes behind a node."""
+        """Return the nodes right behind a node."""
         return self._children.get(node, ())
+
+    def token(self, node: int) -> int:
+        """Return a node's token."""
+        return self._tokens[node]
 
     def is_continued(self, node: int) -> bool:
         """Return True if the trees draft tokens behind a node."""
         return self._trees.rest(node) < 1
-
-    def has(self, parent: int, token: int) -> bool:
-        """Return True if a node with this token is behind a node."""
-        return (parent, token) in self._places
 
     def bound(self, most_tokens: int) -> float:
         """Return the estimate that a node exceeds if it is among the likeliest ``most_tokens``."""
@@ -198,6 +206,19 @@ class DraftUnion:
             self._probs.append(0.0)
             self._children[parent].append(node)
         return node
+
+    def _scale_behind(self, node: int, share: float) -> None:
+        behind = [*self.children(node)]
+        while behind:
+            other = behind.pop()
+            self._probs[other] *= share
+            behind += self.children(other)
+
+    def _estimates(self, parent: int, chance: JointChance) -> list[float]:
+        """Return estimates of a node's children, which add up to its own at most."""
+        chances = [chance(self._opinions(node)) for node in self.children(parent)]
+        share = self.prob(parent) / max(1.0, sum(chances))
+        return [share * one for one in chances]
 
     def _opinions(self, node: int) -> Opinions:
         parent = self._parents[node]

@@ -66,10 +66,9 @@ class _Request:
 class HybridDrafter:
     """Implements :class:`agentspec.proposer.Proposer` and :class:`agentspec.engine.passed.PassWatcher`.
 
-    The trees draft for every request. The model drafts too where that has been worth its time. Then the draft
-    has the likeliest nodes of both. The trees also continue the likeliest path where they know its end. What
-    the estimates of both are worth is learned from accepted tokens. If the model fails, its requests continue
-    with the trees only.
+    The trees draft for every request. The model drafts too where that has been worth its time. Then each
+    continues what the other drafts, and the draft has the likeliest nodes of both. What the estimates of both
+    are worth is learned from accepted tokens. If the model fails, its requests continue with the trees only.
 
     Args:
         trees: keep and draft earlier outputs.
@@ -259,33 +258,50 @@ class HybridDrafter:
 
     def _grow_unions(self, asked: Updates, max_tokens: int, min_prob: float) -> None:
         """Let the model add to the unions of some requests, and the trees behind what it adds."""
-        unions = {name: union for name, _ in asked if (union := self._requests[name].union) is not None}
-        if not unions:
+        if not asked:
             return
-        growing = [self._growing(name, union, max_tokens, min_prob) for name, union in unions.items()]
+        failures: list[Exception] = []  # of the trees
+        growing = [self._growing(name, failures, max_tokens, min_prob) for name, _ in asked]
         begin_s = self._clock()
         try:
             self._model.grow(asked, growing)
-            self._use.time_model(self._clock() - begin_s, len(asked))
+            has_failed = False
         except Exception:
-            self._give_up([*unions])
-        for union in unions.values():
-            union.rate(self._chance)
+            self._give_up([name for name, _ in asked])
+            has_failed = True
+        for name, _ in asked:
+            self._union_of(name).rate(self._chance)
+        if failures:
+            raise failures[0]
+        if not has_failed:
+            self._use.time_model(self._clock() - begin_s, len(asked))
 
-    def _growing(self, name: str, union: DraftUnion, max_tokens: int, min_prob: float) -> GrowingUnion:
+    def _growing(
+        self, name: str, failures: list[Exception], max_tokens: int, min_prob: float
+    ) -> GrowingUnion:
         draft = self._requests[name].draft
 
-        def continued(assumed: Tokens) -> Draft:
-            return self._trees.draft_after([(name, assumed)], max_tokens, min_prob)[0]
+        def continued(assumed: Tokens, least: float) -> Draft:
+            try:
+                return self._trees.draft_after([(name, assumed)], max_tokens, least)[0]
+            except Exception as error:
+                failures.append(error)
+                return Draft()
 
         return GrowingUnion(
-            union,
+            self._union_of(name),
             self._chance,
             continued,
+            vocab_size=self._model.vocab_size,
             width=self._model.width_of(draft),
             most_tokens=min(max_tokens, draft.max_tokens),
             least_chance=max(min_prob, draft.min_prob),
         )
+
+    def _union_of(self, name: str) -> DraftUnion:
+        union = self._requests[name].union
+        assert union is not None
+        return union
 
     # ---- outcomes ----
 

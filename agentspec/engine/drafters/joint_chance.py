@@ -19,9 +19,9 @@ class Opinions(NamedTuple):
     """What the drafters say of a token, if the tokens before it are accepted.
 
     Attributes:
-        trees, model: the chances that they give it; 0 = it is not in their drafts.
-        trees_rest, model_rest: the chance that they leave to tokens that are not in their drafts; 1 = they
-            draft nothing at this place.
+        trees, model: the chances that they give it; 0 = they gave none.
+        trees_rest, model_rest: the chance that they leave to tokens to which they gave none; 1 = they
+            gave none at this place.
     """
 
     trees: float

@@ -165,6 +165,7 @@ class ModelDrafter:
         check_int("width", width, 1, 64)
         check_int("depth", depth, 1, 64)
         self.hidden_layers = network.hidden_layers
+        self.vocab_size = network.vocab_size
         self._network = network
         self._width = width
         self._depth = min(depth, network.most_levels or depth)

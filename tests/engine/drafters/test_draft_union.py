@@ -56,6 +56,20 @@ def test_estimates_behind_a_node_add_up_to_its_own_at_most() -> None:
     assert others == pytest.approx([0.3, 0.3])  # 0.9 and 0.9 of it, scaled
 
 
+def test_new_estimates_change_what_is_behind_them() -> None:
+    union = union_of(chain((1, 2, 3), (0.8, 0.4, 0.2)))
+    union.add(chain((4, 5), (0.9, 0.9)), below=2)  # not estimated yet
+    union.claim(0, 2, 0.9)
+    union.rate_behind(0, Greatest())
+    probs = [union.prob(node) for node in range(5)]
+    assert probs == pytest.approx([0.8, 0.8 * 0.9, 0.4 * 0.9, 0, 0])
+    union.rate_behind(2, Greatest())
+    assert [union.prob(node) for node in (3, 4)] == pytest.approx([0.36 * 0.9, 0.36 * 0.9])
+    before = [union.prob(node) for node in range(5)]
+    union.rate(Greatest())
+    assert [union.prob(node) for node in range(5)] == pytest.approx(before)
+
+
 def test_no_estimate_is_above_the_parents() -> None:
     union = DraftUnion()
     union.add(chain((1, 2), (0.3, 0.7)))

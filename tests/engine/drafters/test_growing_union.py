@@ -11,6 +11,7 @@ import pytest
 from agentspec.draft import Draft
 from agentspec.engine.drafters.draft_union import DraftUnion
 from agentspec.engine.drafters.growing_union import NUM_CANDIDATES, GrowingUnion
+from agentspec.engine.drafters.joint_chance import JointChance, Opinions
 from agentspec.proposer import Tokens
 from tests.engine.drafters.support import Greatest, chain
 
@@ -18,27 +19,37 @@ Path = tuple[int, ...]
 Model = Mapping[Path, Mapping[int, float]]  # what follows a path, and its chance
 
 NOTHING = Draft()
+VOCAB_SIZE = 1000
 
 
-def no_more(_: Tokens) -> Draft:
+def no_more(_: Tokens, least: float) -> Draft:
     return NOTHING
 
 
 def grown(
     draft: Draft,
     model: Model,
-    continued: Callable[[Tokens], Draft] = no_more,
+    continued: Callable[[Tokens, float], Draft] = no_more,
     *,
     width: int = 2,
     most: int = 16,
     least: float = 0.01,
     depth: int = 8,
+    chance: JointChance | None = None,
 ) -> tuple[DraftUnion, list[list[Path]]]:
     """Return the union of a draft and a model, and the paths whose ends the model expanded, by level."""
-    union, chance = DraftUnion(), Greatest()
+    union, chance = DraftUnion(), chance or Greatest()
     union.add(draft)
     union.rate(chance)
-    tree = GrowingUnion(union, chance, continued, width=width, most_tokens=most, least_chance=least)
+    tree = GrowingUnion(
+        union,
+        chance,
+        continued,
+        vocab_size=VOCAB_SIZE,
+        width=width,
+        most_tokens=most,
+        least_chance=least,
+    )
     paths: list[Path] = [()]
     computed: list[Path] = []
     levels = []
@@ -94,8 +105,9 @@ def test_the_model_estimates_tokens_of_the_trees_that_it_would_not_draft() -> No
 def test_the_trees_continue_the_likeliest_new_tokens_of_the_model() -> None:
     asked: list[list[int]] = []
 
-    def continued(assumed: Tokens) -> Draft:
+    def continued(assumed: Tokens, least: float) -> Draft:
         asked.append(assumed.tolist())
+        assert least == pytest.approx(0.01 / (0.5 if assumed[-1] == 5 else 0.1))
         return chain((8, 9), (0.9, 0.8)) if assumed[-1] == 5 else NOTHING
 
     model = {(): {5: 0.5, 1: 0.2, 6: 0.15, 7: 0.1}}
@@ -106,7 +118,7 @@ def test_the_trees_continue_the_likeliest_new_tokens_of_the_model() -> None:
 
 
 def test_the_last_level_is_continued_by_the_trees() -> None:
-    union, _ = grown(NOTHING, {(): {5: 0.5}}, lambda _: chain((8,), (0.9,)), depth=1)
+    union, _ = grown(NOTHING, {(): {5: 0.5}}, lambda *_: chain((8,), (0.9,)), depth=1)
     assert (5, 8) in probs(union)
 
 
@@ -125,9 +137,37 @@ def test_unlikely_nodes_are_neither_expanded_nor_added() -> None:
 
 def test_growth_ends_where_no_more_would_be_drafted() -> None:
     model = {(): {5: 0.5, 6: 0.4}, (5,): {7: 0.5}, (6,): {7: 0.5}}
-    _, levels = grown(NOTHING, model, most=2)
-    assert levels == [[(5,), (6,)]]
-    _, levels = grown(NOTHING, model, most=0)
+    assert [grown(NOTHING, model, most=most)[1] for most in (0, 1, 2)] == [[], [], [[(5,)]]]
+
+
+def test_a_chain_grows_as_long_as_it_has_room() -> None:
+    """Tokens of other chains need none."""
+    model = {(): {5: 0.6}, (5,): {6: 0.4}, (5, 6): {7: 0.9}, (5, 6, 7): {8: 0.9}}
+    _, levels = grown(chain((1, 2, 3), (0.5, 0.5, 0.5)), model, width=1, most=3)
+    assert levels == [[(5,)], [(5, 6)]]
+
+
+def test_the_model_corrects_what_follows_a_token_of_the_trees() -> None:
+    """It doubts the first token, so the others leave room for its own."""
+
+    class ModelFirst(JointChance):
+        def __call__(self, said: Opinions) -> float:
+            return said.model or said.trees
+
+    model = {(): {5: 0.6, 1: 0.01}, (5,): {6: 0.9}, (5, 6): {7: 0.9}}
+    union, levels = grown(
+        chain((1, 2, 3, 4), (0.9, 0.9, 0.9, 0.9)), model, width=2, most=4, least=0.001, chance=ModelFirst()
+    )
+    assert (5, 6) in levels[1]
+    assert probs(union)[1, 2, 3, 4] == pytest.approx(0.01)
+    assert union.draft(3, 0.0, is_tree=True).token_ids.tolist() == [5, 6, 7]
+
+
+def test_tokens_that_the_model_does_not_have_are_not_shown_to_it() -> None:
+    """The trees may have learned outputs of another model."""
+    _, levels = grown(chain((VOCAB_SIZE, 2), (0.9, 0.8)), {(): {5: 0.5}})
+    assert levels == [[(5,)]]
+    _, levels = grown(chain((-3, 2), (0.9, 0.8)), {})
     assert levels == []
 
 
@@ -135,3 +175,4 @@ def test_estimates_that_are_no_numbers_change_nothing() -> None:
     model = {(): {1: math.nan, 5: math.nan}}
     union, _ = grown(chain((1,), (0.6,)), model)
     assert probs(union) == {(1,): pytest.approx(0.6)}
+    assert [said.model for said, _ in union.outcomes([1])] == [0.0]

@@ -144,7 +144,8 @@ class Guessing(ModelDrafter):
         for tree in trees:
             for token in (7, 8, 9, 10):
                 tree.add(ids(token)[None], np.zeros((1, 1), np.float32))
-                tree.expand()
+                if tree.expand() is None:
+                    break
 
 
 def passed(start: int, *tokens: int) -> PassedRow:
@@ -499,6 +500,25 @@ def test_a_model_that_fails_halfway_leaves_a_valid_draft(exact_model: Transforme
     [draft] = hybrid.step([("r", ids(3))])
     assert draft.token_ids.tolist() == [7, 8]
     assert draft.parents.tolist() == [-1, 0]
+
+
+def test_a_failure_of_the_trees_is_none_of_the_model(
+    exact_model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised, as those in other calls are, and the model drafts on."""
+    model = ModelDrafter(DraftModel(exact_model, exact_model), NUM_SLOTS, MAX_LEN)
+    forest = trees()
+    hybrid = HybridDrafter(forest, model)
+    monkeypatch.setattr(JointChance, "__call__", lambda _, said: max(said.model, said.trees))
+    hybrid.start("r", STAGE, ids(5, 6), draft=DraftConfig(min_prob=0.0))
+    hybrid.watch([passed(0, 5, 6)])
+    with monkeypatch.context() as broken:
+        broken.setattr(forest, "draft_after", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            hybrid.step([("r", ids(7))])
+    hybrid.watch([passed(2, 7)])
+    [draft] = hybrid.step([("r", ids(8))])
+    assert draft.source is Source.MODEL
 
 
 def test_a_request_that_the_model_can_not_take_is_admitted_nowhere(

@@ -8,7 +8,7 @@ namespace agentspec {
 namespace {
 
 constexpr int kRateWindow = 64;         // steps: the token rate fades over a few of these windows
-constexpr double kStairWidth = 0.25;    // of a step's seconds: deviation of the first cost of a stair, around 0
+constexpr double kStairWidth = 0.25;    // of a step without prompts: deviation of the stair's first cost, around 0
 constexpr double kNever = 1e300;        // weight of "no cost" that no step outweighs
 constexpr double kLeastEvidence = 0.2;  // for a known cost
 constexpr double kLeastWeight = 0.01;   // weight of the prior "no cost" for requests and prompt tokens
@@ -25,7 +25,7 @@ double StepCost::price() const {
   return std::min(1.0, std::max(0.0, slopes_[kDrafted] / token_s()));
 }
 
-double StepCost::stair() const { return num_steps_ == 0 ? 0 : std::max(0.0, slopes_[kDrafting]) / token_s(); }
+double StepCost::stair() const { return num_steps_ == 0 ? 0 : std::max(0.0, slopes_[kStair]) / token_s(); }
 
 // Of decoding only: the cost of prompts does not depend on drafts.
 double StepCost::token_s() const {
@@ -37,7 +37,7 @@ double StepCost::token_s() const {
 std::optional<double> StepCost::drafts_s(std::uint32_t num_drafted) const {
   if (evidence_ < kLeastEvidence) return std::nullopt;
   if (num_drafted == 0) return 0;
-  return std::max(0.0, slopes_[kDrafting]) + std::max(0.0, slopes_[kDrafted]) * num_drafted;
+  return std::max(0.0, slopes_[kStair]) + std::max(0.0, slopes_[kDrafted]) * num_drafted;
 }
 
 void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t num_drafted,
@@ -47,7 +47,7 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   Causes work;
   work[kPrompt] = num_prompt_tokens;
   work[kRequests] = num_requests;
-  work[kDrafting] = has_stair_ && num_drafted > 0 && num_prompt_tokens == 0 ? 1 : 0;
+  work[kStair] = has_stair_ && num_drafted + num_prompt_tokens > 0 ? 1 : 0;
   work[kDrafted] = num_drafted;
   const Step step{seconds, work, static_cast<double>(num_tokens)};
   if (num_early_ == kFew) return take(step, false);
@@ -125,10 +125,10 @@ void StepCost::fit() {
     return (noise_s / width_s) * (noise_s / width_s) / num_steps_;
   };
   const double first_s = kFirstPrice * mean_token_s;
-  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_s_), weight_of(first_s)};
+  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s * mean_tokens_), weight_of(first_s)};
   Fit fitted = solved(weights, first_s);
-  if (fitted.slopes[kDrafting] < 0) {
-    weights[kDrafting] = kNever;
+  if (fitted.slopes[kStair] < 0) {
+    weights[kStair] = kNever;
     fitted = solved(weights, first_s);
   }
   if (!std::isfinite(std::accumulate(fitted.slopes.begin(), fitted.slopes.end(), 0.0))) return;
@@ -144,7 +144,7 @@ StepCost::Fit StepCost::solved(const Causes& weights, double first_s) const {
   right[kDrafted] += weights[kDrafted] * first_s;
   Fit fitted;
   for (std::size_t i = 0; i < kNumCauses; ++i) {
-    if (i == kDrafting)  // with or without a stair, the seconds of all draft tokens are known as well
+    if (i == kStair)  // with or without a stair, the seconds of all draft tokens are known as well
       fitted.evidence = left[kDrafted][kDrafted] / (left[kDrafted][kDrafted] + weights[kDrafted]);
     left[i][i] += weights[i];
     for (std::size_t j = i + 1; j < kNumCauses; ++j) {

@@ -17,7 +17,7 @@ namespace agentspec {
 ///
 /// The seconds of a step change with the draft tokens, the requests and the prompt tokens. With `has_stair`
 /// the first draft token of a step has a cost of its own: on a CPU another kernel multiplies two rows than
-/// one. The cost is fitted by least squares over the changes between steps, fading over kWindow steps. It
+/// one. So has the first prompt token, and one of both pays for the other. The cost is fitted by least squares over the changes between steps, fading over kWindow steps. It
 /// uses changes, not levels: slow influences (the context, the text, the machine) affect both seconds and
 /// drafts. A step's noise is taken to be proportional to its seconds: one with a long prompt says little
 /// about draft tokens. There is little evidence at the start, and if the number of draft tokens hardly
@@ -52,7 +52,7 @@ class StepCost {
   static constexpr std::size_t kFew = 8;  // early steps: deviations are not known yet
 
   /// What a step's seconds depend on, in the order in which the least squares are solved.
-  enum Cause : std::size_t { kPrompt, kRequests, kDrafting, kDrafted, kNumCauses };
+  enum Cause : std::size_t { kPrompt, kRequests, kStair, kDrafted, kNumCauses };
   /// A value for each cause. Of a step, or of the change from one step to the next, in whole numbers.
   using Causes = std::array<double, kNumCauses>;
 
