@@ -7,9 +7,10 @@
 namespace agentspec {
 namespace {
 
-constexpr int kRateWindow = 64;         // steps: the token rate fades over a few of these windows
-constexpr double kStairWidth = 0.25;    // of a step without prompts: deviation of the stair's first cost, around 0
-constexpr double kNever = 1e300;        // weight of "no cost" that no step outweighs
+constexpr int kRateWindow = 64;  // steps: the token rate fades over a few of these windows
+constexpr double kStairWidth =
+    0.25;                         // of a step without prompts: deviation of the stair's first cost, around 0
+constexpr double kNever = 1e300;  // weight of "no cost" that no step outweighs
 constexpr double kLeastEvidence = 0.2;  // for a known cost
 constexpr double kLeastWeight = 0.01;   // weight of the prior "no cost" for requests and prompt tokens
 constexpr double kMostTypical = 1.5;    // seconds of an early step, at most, by what the others let expect
@@ -47,7 +48,7 @@ void StepCost::observe(double seconds, std::uint32_t num_requests, std::uint32_t
   Causes work;
   work[kPrompt] = num_prompt_tokens;
   work[kRequests] = num_requests;
-  work[kStair] = has_stair_ && num_drafted + num_prompt_tokens > 0 ? 1 : 0;
+  work[kStair] = has_stair_ && num_drafted > 0 && num_prompt_tokens == 0 ? 1 : 0;
   work[kDrafted] = num_drafted;
   const Step step{seconds, work, static_cast<double>(num_tokens)};
   if (num_early_ == kFew) return take(step, false);
@@ -125,7 +126,8 @@ void StepCost::fit() {
     return (noise_s / width_s) * (noise_s / width_s) / num_steps_;
   };
   const double first_s = kFirstPrice * mean_token_s;
-  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s * mean_tokens_), weight_of(first_s)};
+  Causes weights{kLeastWeight, kLeastWeight, weight_of(kStairWidth * mean_token_s * mean_tokens_),
+                 weight_of(first_s)};
   Fit fitted = solved(weights, first_s);
   if (fitted.slopes[kStair] < 0) {
     weights[kStair] = kNever;

@@ -17,7 +17,7 @@ namespace agentspec {
 ///
 /// The seconds of a step change with the draft tokens, the requests and the prompt tokens. With `has_stair`
 /// the first draft token of a step has a cost of its own: on a CPU another kernel multiplies two rows than
-/// one. So has the first prompt token, and one of both pays for the other. The cost is fitted by least squares over the changes between steps, fading over kWindow steps. It
+/// one. The cost is fitted by least squares over the changes between steps, fading over kWindow steps. It
 /// uses changes, not levels: slow influences (the context, the text, the machine) affect both seconds and
 /// drafts. A step's noise is taken to be proportional to its seconds: one with a long prompt says little
 /// about draft tokens. There is little evidence at the start, and if the number of draft tokens hardly
