@@ -20,9 +20,9 @@ class Promises:
     """A draft promises its score in accepted tokens. Drafts of a step are made together or not at all.
 
     Each token of a draft is worth the price. A step's first one may cost more: then the drafts of all
-    requests have to save this stair as well, with a margin (docs/drafting.md). What is refused promises little, and the next
-    drafts mostly do too. So an accepted token saves the time of a token without drafts here, not that of an
-    average one. Drafts without estimates promise nothing, and are always verified.
+    requests have to save this stair as well, with a margin (docs/drafting.md). What is refused promises
+    little, and the next drafts mostly do too. So an accepted token saves the time of a token without drafts
+    here, not that of an average one. Drafts without estimates promise nothing, and are always verified.
     """
 
     def __init__(self) -> None:

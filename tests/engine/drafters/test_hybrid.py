@@ -490,7 +490,7 @@ def test_a_model_that_fails_halfway_leaves_a_valid_draft(exact_model: Transforme
             raise RuntimeError("no memory on the device")
 
     class Sure(Forest):
-        def step(self, *_: Any) -> list[Draft]:  # type: ignore[override]
+        def step(self, *_: Any) -> list[Draft]:
             return [chain((7, 8), (0.9, 0.9))]
 
     model = Doubting(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
