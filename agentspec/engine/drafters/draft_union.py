@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from agentspec.draft import Draft, Origin, Source
 from agentspec.engine.drafters.joint_chance import JointChance, Opinions
 
-TEXT = -1  # in place of a node: what the draft follows
+TEXT = -1  # in place of a node: the text before the draft
 _LEAST = 1e-30  # chance of a drafted token
 
 
@@ -96,7 +96,7 @@ class DraftUnion:
     def rate_behind(self, parent: int, chance: JointChance) -> None:
         """Estimate the children of a node anew, and all that is new behind them.
 
-        What was estimated behind a child keeps its chance, if the child is accepted.
+        Earlier estimates behind a child keep their chance, if the child is accepted.
         """
         parents = [parent]
         while parents:
@@ -168,7 +168,7 @@ class DraftUnion:
         return path
 
     def outcomes(self, token_ids: Sequence[int]) -> Iterator[tuple[Opinions, bool]]:
-        """Yield what was said of each node whose outcome the tokens show, and whether it was accepted."""
+        """Yield the opinions on each node with an outcome in the tokens, and True if it was accepted."""
         accepted = {-1, *self.accepted(token_ids)}
         for node, (parent, depth) in enumerate(zip(self._parents, self._depths, strict=True)):
             if parent in accepted and depth <= len(token_ids):
