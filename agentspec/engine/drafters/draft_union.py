@@ -161,7 +161,7 @@ class DraftUnion:
         """Return the nodes on the path of the tokens that followed the text."""
         path: list[int] = []
         for token in token_ids:
-            node = self._places.get((path[-1] if path else -1, token))
+            node = self._places.get((path[-1] if path else TEXT, token))
             if node is None:
                 break
             path.append(node)
@@ -169,7 +169,7 @@ class DraftUnion:
 
     def outcomes(self, token_ids: Sequence[int]) -> Iterator[tuple[Opinions, bool]]:
         """Yield the opinions on each node with an outcome in the tokens, and True if it was accepted."""
-        accepted = {-1, *self.accepted(token_ids)}
+        accepted = {TEXT, *self.accepted(token_ids)}
         for node, (parent, depth) in enumerate(zip(self._parents, self._depths, strict=True)):
             if parent in accepted and depth <= len(token_ids):
                 yield self._opinions(node), node in accepted

@@ -14,7 +14,7 @@ from agentspec.engine.drafters.growing_tree import Level
 from agentspec.engine.drafters.joint_chance import JointChance
 from agentspec.proposer import Tokens
 
-NUM_CANDIDATES = 64  # of each row: among them are most tokens of the trees' drafts
+NUM_CANDIDATES = 64  # of each row; the trees' tokens are looked up among them
 _NUM_CONTINUED = 2  # likeliest nodes of a level that the trees continue: more gain little (docs/log.md)
 
 
@@ -103,8 +103,7 @@ class GrowingUnion:
         union = self._union
         if not union.is_continued(node):
             least = min(1.0, self._least / union.prob(node))
-            union.add(self._continued(union.tokens_to(node), least), node)
-            union.rate_behind(node, self._chance)
+            union.add(self._continued(union.tokens_to(node), least), node)  # estimated with the next level
 
     def _likeliest_behind(self, nodes: Sequence[int]) -> list[int]:
         """Return the likeliest children of some nodes, if what follows them may be drafted."""

@@ -40,10 +40,10 @@ class _Weights:
 class JointChance:
     """Mixes the drafters' estimates in the logistic domain, as the learned rule does with its trees'.
 
-    Where both draft a token, both estimates count. Where one does, so does what the other one leaves for
-    tokens like this. Weights are learned by gradient descent on coding cost, for each of these three cases.
-    Steps are normalized by their inputs and weights stay positive, so that a few confident mistakes do not
-    turn the order of estimates round.
+    Where both estimate a token, both count. Where one does, so does the chance that the other one leaves to
+    tokens without an estimate. Weights are learned by gradient descent on coding cost, for each of these
+    three cases. Steps are normalized by their inputs and weights stay positive, so that a few confident
+    mistakes do not turn the order of estimates round.
     """
 
     def __init__(self) -> None:
