@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -34,6 +36,7 @@ PRICES: Mapping[str, float | None] = {
     LEARNED: None,
     **{f"fixed {price}": price for price in FIXED_PRICES},
 }
+NOISE = 0.02  # standard deviation of a round's speed
 
 
 def measure(shape: str, traces: Path, sizes: Sizes, num_calls: int, announce: Announce) -> Figures:
@@ -55,11 +58,30 @@ def measure(shape: str, traces: Path, sizes: Sizes, num_calls: int, announce: An
             raise ConfigError(f"set {name!r} has {len(work.calls)} calls to measure, not {wanted}")
         for num_clients in sizes.num_clients:
             calls = work.calls[: sizes.num_calls(num_clients, num_calls)]
-            cell = averaged([serve(model, work, calls, num_clients, sizes, i) for i in range(sizes.rounds)])
+            cell = _cell(model, work, calls, num_clients, sizes)
             cells[f"{name}, {num_clients}"] = cell
-            speed = cell[LEARNED]["speed"]
-            announce(f"{shape}, {name}, {num_clients} at a time: {speed:.3f} of the speed without drafts")
+            speed, num_rounds = cell[LEARNED]["speed"], len(cell[LEARNED]["speeds"])
+            announce(
+                f"{shape}, {name}, {num_clients} at a time: {speed:.3f} of the speed without drafts, "
+                f"{num_rounds} rounds"
+            )
     return {**figures(cells), "by_load": cells}
+
+
+def _cell(
+    model: Measured, work: Work, calls: Sequence[EngineCall], num_clients: int, sizes: Sizes
+) -> dict[str, Figures]:
+    """Return each variant's means over the rounds of a load, of more rounds if its speed is not clear."""
+    rounds = [serve(model, work, calls, num_clients, sizes, number) for number in range(sizes.rounds)]
+    until_s = time.monotonic() + sizes.further_s
+    while is_unclear(averaged(rounds)[LEARNED]["speeds"]) and time.monotonic() < until_s:
+        rounds.append(serve(model, work, calls, num_clients, sizes, len(rounds)))
+    return averaged(rounds)
+
+
+def is_unclear(speeds: Sequence[float]) -> bool:
+    """Return True if these rounds do not show whether drafts make a load faster or slower: three errors."""
+    return abs(mean(speeds) - 1) < 3 * NOISE / math.sqrt(len(speeds))
 
 
 def serve(
@@ -67,11 +89,12 @@ def serve(
 ) -> dict[str, Figures]:
     """Return each variant's figures in a round.
 
-    All variants take turns, in every second round from the last to the first: where a lane's memory lies, and
-    which lane runs before it, changes its speed by up to 2 %.
+    All variants take turns, each round in another order: where a lane's memory lies, and which lane runs
+    before it, changes its speed by up to 2 %.
     """
     requests = [[forced_request(f"call {i}", call)] for i, call in enumerate(calls)]
-    names = list(PRICES)[:: -1 if number % 2 else 1]
+    first = number % len(PRICES)
+    names = [*PRICES, *PRICES][first : first + len(PRICES)][:: -1 if number % 2 else 1]
     most_drafted = DRAFTS[OURS].max_tokens
     lanes = {
         name: Lane(

@@ -21,15 +21,16 @@ SHAPES = {"bundled": 192, "smollm-135m": 16, "qwen-0.5b": 8}  # and their number
 DESCRIPTION = """\
 Serve recorded calls with the embedded engine, 1, 4 and 16 at a time, with models of three shapes: without
 drafts, at fixed prices of a draft token, and at the price that the engine learns from its steps. The outputs
-are forced to the recorded ones, so that the weights may be random. All variants take turns, in two rounds.
-One set has drafts that pay, the other is open-ended text. Only steps in which all requests decode are timed:
-without prompts, and without idle clients. Prints a table, then one line of JSON.
+are forced to the recorded ones, so that the weights may be random. All variants take turns, in two rounds,
+and in more (five minutes) where these do not show if drafts make a load slower. One set has drafts that pay,
+the other is open-ended text. Only steps in which all requests decode are timed: without prompts, and without
+idle clients. Prints a table, then one line of JSON.
 """
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks price --traces DIR --json out/price.json          about an hour on two idle cores
-  python -m benchmarks price --traces DIR --only bundled                 a quarter of an hour
+  python -m benchmarks price --traces DIR --json out/price.json          an hour and a half on two idle cores
+  python -m benchmarks price --traces DIR --only bundled                 half an hour
 
 parts; with --json, those that are not measured now stay as they are in the file:
   bundled        the bundled model, 3.7 M parameters
@@ -51,7 +52,10 @@ def add_options(benchmarks: Subparsers) -> None:
     add_parts(price, tuple(SHAPES))
     add_quick(price, "shorter calls, 1 and 4 at a time, one round")
     price.add_argument(
-        "--rounds", type=option_types.count, metavar="N", help="of each load, each with new engines (2)"
+        "--rounds",
+        type=option_types.count,
+        metavar="N",
+        help="of each load, at least (2)",
     )
     add_outputs(price, json="write the JSON here; parts that are not measured now stay in the file")
 

@@ -18,7 +18,8 @@ class Sizes:
         num_clients: requests at a time.
         history: answers before them that the forest has learned.
         prompt_tokens, output_tokens: of a call, at most.
-        rounds: of each load, each with new engines.
+        rounds: of each load at least, each with new engines.
+        further_s: time of a load's further rounds, in which it is not clear if drafts make it slower.
     """
 
     sets: tuple[str, ...] = ("rsl_sql_bird_dev_gpt4o", "spec_bench_vicuna7b")
@@ -27,6 +28,7 @@ class Sizes:
     prompt_tokens: int = 64
     output_tokens: int = 64
     rounds: int = 2
+    further_s: float = 300.0
 
     def num_calls(self, num_clients: int, least: int) -> int:
         """Return the number of calls under a load."""
@@ -39,4 +41,4 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(num_clients=(1, 4), history=20, output_tokens=24, rounds=1)
+QUICK = Sizes(num_clients=(1, 4), history=20, output_tokens=24, rounds=1, further_s=0)

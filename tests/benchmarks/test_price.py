@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,17 @@ import torch
 from agentspec.errors import ConfigError
 from agentspec.replay.engine.calls import EngineCall, Work
 from agentspec.replay.engine.shapes import Chosen, load
-from benchmarks.price.measure import FIXED_PRICES, LEARNED, OFF, PRICES, averaged, figures, measure, serve
+from benchmarks.price.measure import (
+    FIXED_PRICES,
+    LEARNED,
+    OFF,
+    PRICES,
+    averaged,
+    figures,
+    is_unclear,
+    measure,
+    serve,
+)
 from benchmarks.price.run import CARD
 from benchmarks.price.sizes import FULL, QUICK, Sizes
 
@@ -54,6 +65,38 @@ def test_rounds_are_averaged() -> None:
     assert found[LEARNED]["speeds"] == [1.2, 1]
     assert found[LEARNED]["speed"] == pytest.approx(1.1)
     assert found[LEARNED]["outputs_identical"] is False
+
+
+@pytest.mark.parametrize(
+    ("speeds", "is_wanted"),
+    [([0.974], True), ([0.93], False), ([1.05, 0.97], True), ([0.95, 0.96], False), ([1.02] * 9, False)],
+)
+def test_a_load_is_measured_again_where_it_may_be_slower(speeds: list[float], is_wanted: bool) -> None:
+    assert is_unclear(speeds) is is_wanted
+
+
+@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.parametrize(("further_s", "num_rounds"), [(0, 2), (60, 3)])
+def test_rounds_are_added_until_a_speed_is_clear(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, further_s: float, num_rounds: int
+) -> None:
+    rates = iter([1.0, 1.0, 1.2, 1.3])
+
+    def served(*_: object) -> dict[str, dict[str, object]]:
+        rate = next(rates)
+        return {
+            name: {"tokens_per_s": rate if name == LEARNED else 1.0, "outputs_identical": True}
+            for name in PRICES
+        }
+
+    with gzip.open(tmp_path / "one.jsonl.gz", "wt") as file:
+        for i in range(4):
+            call = {"session": f"s{i}", "stage": "plan", "prompt": "ab", "response": "one two"}
+            file.write(json.dumps(call) + "\n")
+    monkeypatch.setattr("benchmarks.price.measure.serve", served)
+    sizes = Sizes(("one",), num_clients=(1,), history=1, rounds=2, further_s=further_s)
+    cell = measure("bundled", tmp_path, sizes, 1, lambda _: None)["by_load"]["one, 1"]
+    assert len(cell[LEARNED]["speeds"]) == num_rounds
 
 
 def test_the_best_fixed_price_is_one_for_all_loads() -> None:
