@@ -44,6 +44,9 @@ def measure(name: str, places: Places, sizes: Sizes, announce: Announce) -> Figu
     hybrid = HYBRID_OF_DRAFT_MODEL if name.startswith(OPEN) else HYBRID
     wanted = at_prices(hybrid) if with_budgets else METHODS
     methods = {key: method for key, method in wanted.items() if method.can_run(heads)}
+    missing = sorted(set(wanted) - set(methods))
+    if missing:
+        announce(f"{name}: without {', '.join(missing)}, for which there are no heads (--heads)")
     clocks = {key: StepClock() for key in methods}
     proposers = {
         key: method.make(replace(target, clock=_standing if with_budgets else clocks[key]))
@@ -58,7 +61,6 @@ def measure(name: str, places: Places, sizes: Sizes, announce: Announce) -> Figu
         }
         take_turns(list(lanes.values()))
         found[phase] = figures(lanes)
-    missing = sorted(set(wanted) - set(methods))
     if with_budgets and not missing:
         found["against_parts"] = {phase: against_parts(found[phase], hybrid) for phase in loads}
     return {**found, "missing": missing}

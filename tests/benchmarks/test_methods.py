@@ -137,7 +137,9 @@ def test_the_hybrid_of_a_draft_model_is_compared_with_that() -> None:
 @pytest.mark.slow
 def test_budgets_need_the_models_head(heads: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "PRICES", (0.2,))
-    found = measure.measure("sql_budgets", Places(heads), Sizes(1), lambda _: None)
+    said: list[str] = []
+    found = measure.measure("sql_budgets", Places(heads), Sizes(1), said.append)
+    assert "without eagle-3 at 0.2, hybrid at 0.2, for which there are no heads (--heads)" in said[0]
     assert found["missing"] == ["eagle-3 at 0.2", "hybrid at 0.2"]
     assert "against_parts" not in found
     assert found["cold"]["learned at 0.2"]["outputs_identical"]
