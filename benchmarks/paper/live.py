@@ -64,7 +64,8 @@ def _text(measured: Figures) -> Iterator[str]:
         "others (all columns but the first). The outputs of all methods are those without speculation. The "
         "GPUs are a model: a verified token costs 0.005 plain steps with one client and 0.05 with 64, and "
         "drafting costs nothing. [Other drafters](drafters.md) and [hybrid](hybrid.md) describe the methods. "
-        "`python -m benchmarks methods --heads out/heads` measured them."
+        f"`python -m benchmarks methods --heads out/heads --questions {measured['num_questions']}` measured "
+        "them."
     )
     for name, title in _WORKLOADS.items():
         yield f"{title}, {measured['origins'][name]}:"
