@@ -130,7 +130,7 @@ class Choice:
 
     def wants_draft(self, step: int) -> bool:
         """Return True if a step of the engine is to ask for a draft. To be called once per step."""
-        return self.draft_room > 0 and (self.pace is None or self.pace.asks(step))
+        return (self.pace is None or self.pace.asks(step)) and self.draft_room > 0
 
     def drain_pending(self) -> Tokens:
         """Return the tokens that the proposer has not received. Each token is returned once."""

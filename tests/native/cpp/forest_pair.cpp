@@ -84,7 +84,10 @@ void ForestPair::wait(RequestId id) {
 }
 
 void ForestPair::observe(const Batch &batch) {
-  core_.observe(batch.update());
+  if (batch.requests.size() == 1)
+    core_.observe_later(batch.requests[0], batch.update().tokens);
+  else
+    core_.observe(batch.update());
   naive_.observe(batch.update());
   check();
 }
@@ -135,7 +138,10 @@ void ForestPair::check_drafts(const BatchDrafts &drafts, const Batch &batch,
 }
 
 void ForestPair::finish(RequestId id, bool keep) {
-  core_.finish(id, keep);
+  if (keep && id % 2 == 0)
+    core_.finish_later(id);
+  else
+    core_.finish(id, keep);
   naive_.finish(id, keep);
   building_.erase(id);
   dropped_.erase(id);
