@@ -51,12 +51,7 @@ def add_options(benchmarks: Subparsers) -> None:
     add_traces(price)
     add_parts(price, tuple(SHAPES))
     add_quick(price, "shorter calls, 1 and 4 at a time, one round")
-    price.add_argument(
-        "--rounds",
-        type=option_types.count,
-        metavar="N",
-        help="of each load, at least (2)",
-    )
+    price.add_argument("--rounds", type=option_types.count, metavar="N", help="of each load, at least (2)")
     add_outputs(price, json="write the JSON here; parts that are not measured now stay in the file")
 
 

@@ -96,9 +96,9 @@ class ForestCore {
   /// SuffixIndex::kPieceTokens of one request are ingested in pieces. If another thread finishes a request in
   /// between, the rest of its output is dropped, and a step drafts nothing for it.
   void observe(const BatchUpdate& update);
-  /// observe() of one request, deferred like the updates of step(): a thread does it, or the next call whose
-  /// result depends on it. O(tokens) for the caller. Long output is ingested immediately. If memory runs out
-  /// later, the tokens are missing in the shared indices.
+  /// observe() of one request, deferred: the next call whose result depends on it does it, or the thread that
+  /// finish_later() wakes. O(tokens) for the caller. Long output is ingested immediately. If memory runs out
+  /// later, the output lacks the tokens.
   void observe_later(RequestId id, std::span<const std::int32_t> tokens);
   /// Announces a batch of `num_requests` requests, so that sleeping threads wake up in time.
   void expect(std::size_t num_requests);
@@ -121,7 +121,8 @@ class ForestCore {
   /// Removes a live request; its output stays in the shared indices if `keep`. O(sources); without `keep`
   /// O(output * sources * chain), in pieces. Throws UnknownIdError.
   void finish(RequestId id, bool keep);
-  /// finish() with `keep`, deferred like observe_later(). From now on, the request counts as unknown.
+  /// finish() with `keep`, deferred: a thread does it, or the next call whose result depends on it. From now
+  /// on, the request counts as unknown. Throws UnknownIdError.
   void finish_later(RequestId id);
 
   /// Bytes of one index, of a group (with its live requests), of everything. O(1).
