@@ -115,8 +115,7 @@ class Forest:
             prior: state of the model that each stage starts from; None = the shipped prior.
             learns_later: where drafts save few steps, :meth:`step` drafts from the trees as of the step
                 before, and a thread adds the new tokens while the model runs. Requests with two to eight new
-                tokens each on the mean also draft from each other's. The thread adds the end of a finished
-                output as well. Drafts still do not depend on time.
+                tokens each on the mean also draft from each other's. Drafts still do not depend on time.
 
         Raises:
             ConfigError: the prior is not the state of a model.
@@ -126,7 +125,6 @@ class Forest:
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
-        self._learns_later = learns_later
         self._step = functools.partial(self._core.step_named, learn_later=learns_later)
         self._trees = TreeRegistry(self.config, self._core, prior)
         self._saving = threading.Lock()  # one thread at a time reads a tree
@@ -230,10 +228,7 @@ class Forest:
         number = self._live(request_id).number
         tokens = np.ascontiguousarray(_check_array(token_ids))
         with _naming(request_id):
-            if self._learns_later:
-                self._core.observe_later(number, tokens)
-            else:
-                self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
+            self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
 
     def draft(self, request_id: str, max_tokens: int = 32, min_prob: float = 0.0) -> Draft:
         """Draft for one request in its present state. Raises as :meth:`step`."""
@@ -303,10 +298,7 @@ class Forest:
         number = self._live(request_id).number
         # the core first: it refuses a request that another thread is just starting or has just finished
         try:
-            if learn and self._learns_later:
-                self._core.finish_later(number)
-            else:
-                self._core.finish(number, learn)
+            self._core.finish(number, learn)
         except UnknownRequestError:
             raise _unknown(request_id) from None
         except BaseException:
@@ -435,14 +427,10 @@ class Forest:
 
     def memory_bytes(self, stage: StageKey | None = None) -> int:
         """Return the bytes allocated for a stage's tree (0 if it has none), or for the whole forest."""
-        if self._learns_later:
-            self.settle()
         return self._all_bytes() if stage is None else self._trees.sizes(stage).num_bytes
 
     def stats(self, stage: StageKey | None = None) -> ForestStats:
         """Return the size of a stage's tree, or of the whole forest (an output counts once per tree)."""
-        if self._learns_later:
-            self.settle()
         sizes = self._trees.sizes(stage)
         with self._lock:
             if stage is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
-
-import torch
 
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.errors import ConfigError
@@ -89,12 +88,11 @@ def serve(
 ) -> dict[str, Figures]:
     """Return each variant's figures in a round.
 
-    All variants take turns, each round in another order: where a lane's memory lies, and which lane runs
-    before it, changes its speed by up to 2 %.
+    All variants take turns, each round in another order by chance: where a lane's memory lies, and which
+    lane runs before it, changes its speed by up to 2 %.
     """
     requests = [[forced_request(f"call {i}", call)] for i, call in enumerate(calls)]
-    first = number % len(PRICES)
-    names = [*PRICES, *PRICES][first : first + len(PRICES)][:: -1 if number % 2 else 1]
+    names = random.Random(number).sample([*PRICES], len(PRICES))
     most_drafted = DRAFTS[OURS].max_tokens
     lanes = {
         name: Lane(
@@ -163,11 +161,10 @@ def _rate(lane: Lane) -> float:
     """Return tokens per second of the steps in which all calls decode.
 
     With the others, drafts would seem slow: they end at different times, so most calls of the last ones have
-    read their prompts but not ended, where without drafts they end together. The time is that of the only
-    thread if there is one, so that other work matters less.
+    read their prompts but not ended, where without drafts they end together. It is the time of the clock: a
+    thread that learns outputs while the model runs may delay it.
     """
-    decoded = lane.decoded
-    return decoded.num_tokens / (decoded.cpu_s if torch.get_num_threads() == 1 else decoded.wall_s)
+    return lane.decoded.num_tokens / lane.decoded.wall_s
 
 
 def _are_recorded(outputs: Mapping[str, Sequence[int]], calls: Sequence[EngineCall]) -> bool:

@@ -1031,21 +1031,6 @@ def test_what_is_learned_later_is_what_is_learned_at_once():
             forest.finish("r")
 
 
-def test_an_output_that_is_learned_later_is_unknown_once_it_is_finished():
-    forest = Forest(learns_later=True)
-    forest.start("r", EXTRACT, ids(1))
-    forest.observe("r", ids(10, 11, 12))
-    forest.finish("r")
-    with pytest.raises(UnknownRequestError, match="'r'"):
-        forest.observe("r", ids(13))
-    with pytest.raises(UnknownRequestError, match="'r'"):
-        forest.finish("r")
-    forest.start("r", EXTRACT, ids(2))  # the name is free again
-    assert forest.step([("r", ids(10))])[0].token_ids.tolist() == [11, 12]
-    forest.finish("r", learn=False)
-    assert forest.stats(EXTRACT).num_tokens == 3
-
-
 @pytest.mark.parametrize(
     ("later", "num_tokens", "is_shared"),
     [

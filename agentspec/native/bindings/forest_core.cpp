@@ -99,15 +99,6 @@ void def_requests(ForestCoreClass& cls) {
   cls.def("finish", &ForestCore::finish, py::arg("request"), py::arg("keep"), Unlocked(),
           "Finish a live request; its output stays in the shared indices or is removed from them.\n"
           "O(sources), or the cost of appending the output.");
-  cls.def(
-      "observe_later",
-      [](ForestCore& self, RequestId request, const Tokens& tokens) {
-        self.observe_later(request, span_of(tokens));
-      },
-      py::arg("request"), py::arg("tokens").noconvert(),
-      "observe() of one request, by a thread or by the next call whose result depends on it. O(tokens).");
-  cls.def("finish_later", &ForestCore::finish_later, py::arg("request"), Unlocked(),
-          "finish() whose output stays, by a thread or by the next call whose result depends on it.");
 }
 
 std::span<const std::byte> bytes_of(const py::bytes& bytes) {

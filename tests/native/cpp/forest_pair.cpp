@@ -84,14 +84,9 @@ void ForestPair::wait(RequestId id) {
 }
 
 void ForestPair::observe(const Batch &batch) {
-  const bool is_late = batch.requests.size() == 1;
-  if (is_late)
-    core_.observe_later(batch.requests[0], batch.update().tokens);
-  else
-    core_.observe(batch.update());
+  core_.observe(batch.update());
   naive_.observe(batch.update());
-  if (!is_late || !budgets_.are_unlimited())
-    check(); // otherwise the next call finds the tokens left to learn
+  check();
 }
 
 BatchDrafts ForestPair::step(const Batch &batch, std::uint32_t max_tokens,
@@ -140,16 +135,11 @@ void ForestPair::check_drafts(const BatchDrafts &drafts, const Batch &batch,
 }
 
 void ForestPair::finish(RequestId id, bool keep) {
-  const bool is_late = keep && id % 2 == 0;
-  if (is_late)
-    core_.finish_later(id);
-  else
-    core_.finish(id, keep);
+  core_.finish(id, keep);
   naive_.finish(id, keep);
   building_.erase(id);
   dropped_.erase(id);
-  if (!is_late || !budgets_.are_unlimited())
-    check();
+  check();
 }
 
 // ---- drafts

@@ -138,32 +138,6 @@ void a_model_learns_what_is_left_for_later() {
   core.check_integrity();
 }
 
-void deferred_calls_are_done_before_the_next_one() {
-  ForestCore core(9, 1 << 20);
-  const GroupId group = core.create_group(1 << 20);
-  const SharedSource sources[] = {{core.create_index(group, 1 << 20), 3}};
-  core.start(1, group, Tokens{7}, {}, sources, true, kOptions);
-  core.start(2, group, Tokens{8}, {}, sources, true, kOptions);
-  Tokens text(SuffixIndex::kPieceTokens + 1);  // too long to be deferred
-  std::iota(text.begin(), text.end(), 100);
-  core.observe_later(1, Tokens{20, 21});
-  core.observe_later(1, text);
-  core.observe_later(1, Tokens{22, 23});
-  CHECK_THROWS(core.observe_later(1, Tokens{-1}), TokenError);
-  core.finish_later(1);
-  CHECK_THROWS(core.observe_later(1, Tokens{24}), UnknownIdError);
-  CHECK_THROWS(core.finish_later(1), UnknownIdError);
-  CHECK_THROWS(core.finish(1, true), UnknownIdError);
-  CHECK_THROWS(core.finish_later(3), UnknownIdError);
-  CHECK((step_one(core, 2, {20, 21}).token_ids[0] == 100));
-  CHECK((step_one(core, 2, {text.back()}).token_ids == Tokens{22, 23}));
-  core.start(1, group, Tokens{7}, {}, sources, true, kOptions);
-  core.finish_later(1);
-  core.settle();
-  CHECK(core.num_requests() == 1);
-  core.check_integrity();
-}
-
 // Requests of several threads share two indices with small budgets. Another
 // thread drops and adds indices.
 void threads_may_do_everything_at_once() {
@@ -181,10 +155,7 @@ void threads_may_do_everything_at_once() {
         for (std::int32_t i = 0; i < 20; ++i)
           step_one(core, id, {i, i % 3, static_cast<std::int32_t>(turn)},
                    turn % 2 == 0);
-        if (turn % 3 == 1)
-          core.observe_later(id, Tokens{4, 5, 6}), core.finish_later(id);
-        else
-          core.finish(id, turn % 3 != 0);
+        core.finish(id, turn % 3 != 0);
       }
     });
   }
@@ -198,7 +169,6 @@ void threads_may_do_everything_at_once() {
   }
   for (std::thread &thread : threads)
     thread.join();
-  core.settle();
   core.check_integrity();
   CHECK(core.num_requests() == 0 && core.memory_bytes() <= 1 << 17);
 }
@@ -212,6 +182,5 @@ int main() {
   what_a_model_has_learned_can_be_saved_and_restored();
   outputs_are_read_of_an_index_that_there_is();
   a_model_learns_what_is_left_for_later();
-  deferred_calls_are_done_before_the_next_one();
   threads_may_do_everything_at_once();
 }

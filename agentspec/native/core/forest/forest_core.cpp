@@ -3,11 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <new>
 #include <string>
 #include <thread>
-#include <utility>
 
 #include "core/error.hpp"
 #include "core/tokens.hpp"
@@ -38,22 +36,7 @@ bool ForestCore::is_usable() const { return process_ == getpid(); }
 std::unique_lock<FairMutex> ForestCore::enter() {
   std::unique_lock lock(mutex_);
   if (step_.has_deferred()) step_.apply_deferred();
-  if (!late_.empty()) apply_late(lock);
   return lock;
-}
-
-void ForestCore::apply_late(std::unique_lock<FairMutex>& lock) {
-  for (const Late& late : std::exchange(late_, {})) {
-    try {
-      const std::array<std::int64_t, 2> offsets{0, static_cast<std::int64_t>(late.tokens.size())};
-      const BatchUpdate update{{&late.id, 1}, late.tokens, offsets};
-      if (!late.tokens.empty()) step_.ingest(registry_.resolve(update.requests), update, lock);
-    } catch (const std::bad_alloc&) {  // the output continues without these tokens
-    }
-    if (!late.is_end) continue;
-    Finished finished = remove(late.id, true);
-    builder_.discard(std::move(finished.request), finished.bytes);
-  }
 }
 
 // ---- shared indices and models ------------------------------------------------------------------------
@@ -191,14 +174,20 @@ void ForestCore::wait(RequestId id) {
 }
 
 void ForestCore::finish(RequestId id, bool keep) {
-  Finished finished;
+  std::shared_ptr<Request> finished;
   std::vector<Link> links;
+  std::size_t bytes = 0;
   {
     const auto lock = enter();
-    finished = remove(id, keep);
-    links = std::move(finished.request->links);  // a step in pieces no longer adds to them
+    finished = registry_.remove(id, keep);
+    if (finished->is_at_rest()) {
+      bytes = finished->own_memory_bytes();
+      finished->own_state = OwnIndex::kDropped;
+    }
+    links = std::move(finished->links);  // a step in pieces no longer adds to them
+    own_changed_.notify_all();
   }
-  builder_.discard(std::move(finished.request), finished.bytes);
+  builder_.discard(std::move(finished), bytes);
   if (keep) return;
   for (const Link& link : links) {
     for (bool is_left = link.has_sequence; is_left;) {
@@ -206,25 +195,6 @@ void ForestCore::finish(RequestId id, bool keep) {
       is_left = registry_.withdraw_piece(link);
     }
   }
-}
-
-void ForestCore::finish_later(RequestId id) {
-  try {
-    defer(id, {}, true);
-  } catch (const std::bad_alloc&) {
-    return finish(id, true);
-  }
-  apply_deferred_async();
-}
-
-ForestCore::Finished ForestCore::remove(RequestId id, bool keep) {
-  Finished finished{registry_.remove(id, keep), 0};
-  if (finished.request->is_at_rest()) {
-    finished.bytes = finished.request->own_memory_bytes();
-    finished.request->own_state = OwnIndex::kDropped;
-  }
-  own_changed_.notify_all();
-  return finished;
 }
 
 // ---- batches ------------------------------------------------------------------------------------------
@@ -237,24 +207,6 @@ void ForestCore::observe(const BatchUpdate& update) {
   const RequestBatch batch = registry_.resolve(update.requests);
   const auto held = hold_if_in_pieces(update);
   step_.ingest(batch, update, lock);
-}
-
-void ForestCore::observe_later(RequestId id, std::span<const std::int32_t> tokens) {
-  check_tokens(tokens);
-  if (tokens.size() <= SuffixIndex::kPieceTokens) return defer(id, tokens, false);
-  const std::array<std::int64_t, 2> offsets{0, static_cast<std::int64_t>(tokens.size())};
-  observe({{&id, 1}, tokens, offsets});
-}
-
-// Without enter(): other deferred calls stay deferred.
-void ForestCore::defer(RequestId id, std::span<const std::int32_t> tokens, bool is_end) {
-  Late late{id, {tokens.begin(), tokens.end()}, is_end};  // before the lock
-  const std::lock_guard lock(mutex_);
-  const bool has_ended =
-      std::ranges::any_of(late_, [&](const Late& one) { return one.id == id && one.is_end; });
-  if (has_ended) throw UnknownIdError("there is no live request " + std::to_string(id));
-  registry_.request(id);  // throws
-  late_.push_back(std::move(late));
 }
 
 BatchDrafts ForestCore::step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob,

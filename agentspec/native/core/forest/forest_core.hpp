@@ -96,10 +96,6 @@ class ForestCore {
   /// SuffixIndex::kPieceTokens of one request are ingested in pieces. If another thread finishes a request in
   /// between, the rest of its output is dropped, and a step drafts nothing for it.
   void observe(const BatchUpdate& update);
-  /// observe() of one request, deferred: the next call whose result depends on it does it, or the thread that
-  /// finish_later() wakes. O(tokens) for the caller. Long output is ingested immediately. If memory runs out
-  /// later, the output lacks the tokens.
-  void observe_later(RequestId id, std::span<const std::int32_t> tokens);
   /// Announces a batch of `num_requests` requests, so that sleeping threads wake up in time.
   void expect(std::size_t num_requests);
   /// Ingests the output, then drafts for the batch: at most max_tokens per request, and no token less
@@ -121,9 +117,6 @@ class ForestCore {
   /// Removes a live request; its output stays in the shared indices if `keep`. O(sources); without `keep`
   /// O(output * sources * chain), in pieces. Throws UnknownIdError.
   void finish(RequestId id, bool keep);
-  /// finish() with `keep`, deferred: a thread does it, or the next call whose result depends on it. From now
-  /// on, the request counts as unknown. Throws UnknownIdError.
-  void finish_later(RequestId id);
 
   /// Bytes of one index, of a group (with its live requests), of everything. O(1).
   std::size_t index_bytes(IndexId id) const;
@@ -136,20 +129,7 @@ class ForestCore {
   void check_integrity() const;
 
  private:
-  struct Late {  // a deferred call
-    RequestId id;
-    std::vector<std::int32_t> tokens;
-    bool is_end;
-  };
-  struct Finished {
-    std::shared_ptr<Request> request;
-    std::size_t bytes;  // of its own index
-  };
-
   std::unique_lock<FairMutex> enter();
-  void apply_late(std::unique_lock<FairMutex>& lock);
-  void defer(RequestId id, std::span<const std::int32_t> tokens, bool is_end);
-  Finished remove(RequestId id, bool keep);
   void apply_deferred_async() noexcept;
   std::vector<std::shared_ptr<Request>> hold_if_in_pieces(const BatchUpdate& update) const;
 
@@ -160,7 +140,6 @@ class ForestCore {
   MemoryBudget budget_;
   TreeRegistry registry_;
   BatchStep step_;
-  std::vector<Late> late_;
   // The last members: their threads use the others.
   OwnIndexBuilder builder_;
   BackgroundThread updater_;  // applies deferred updates
