@@ -123,7 +123,11 @@ def _add_method_options(group: argparse._ArgumentGroup) -> None:
         help="the learned rule against the paper's at matched budgets, each with settings of its own",
     )
     group.add_argument(
-        "--method", action="append", choices=METHODS, help="repeatable (default: all but arctic)"
+        "--method",
+        action="append",
+        choices=METHODS,
+        metavar="METHOD",
+        help=f"repeatable (default: all but arctic): {', '.join(METHODS)}",
     )
     group.add_argument("--mode", choices=("chain", "tree"), default="chain", help="(%(default)s)")
     group.add_argument(

@@ -166,7 +166,7 @@ def _answer(advice: Advice) -> str:
         return f"{calls}: drafts do not pay on {where}."
     answer = (
         f"{calls}: {choice.tokens_per_step:.1f}x fewer decode steps, {choice.speedup:.1f}x faster on {where} "
-        f"with {choice.method}"
+        f"with the method {choice.method}"
     )
     if len(choice.stages) < 2:
         return f"{answer}."

@@ -110,7 +110,7 @@ def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Repl
     """Return counts by file name. Shows progress on stderr.
 
     Raises:
-        ConfigError: a file is not a record of calls, or has none.
+        ConfigError: a file is not a record of calls, or has none with a response.
         CheckpointError: the tokenizer can't be loaded.
     """
     load_tokenizer(plan.selection.tokenizer)
@@ -118,6 +118,8 @@ def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Repl
     for path, size in sizes.items():
         if not size:
             raise ConfigError(f"there are no calls in {str(path)!r}{plan.selection.part}")
+        if not any(call.response for call in plan.selection.chosen(path)):
+            raise ConfigError(f"no call in {str(path)!r}{plan.selection.part} has a response")
     num_calls = sum(sizes.values()) * sum(1 + len(plan.prices(name)) for name in plan.methods)
     replayed = share_out(_replay_file, [(path, plan) for path in paths], num_processes, num_calls)
     return {name_of(path): one for path, one in zip(paths, replayed, strict=True)}

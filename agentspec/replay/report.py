@@ -20,7 +20,7 @@ ALL = "all"
 
 
 def table(results: Mapping[str, ByMethod]) -> Table:
-    """Return a table with a row for each file and method."""
+    """Return a table with a row for each file and method. The first row of a file has its name."""
     shown = Table(title="replay", title_justify="left", box=SIMPLE)
     shown.add_column("calls of", overflow="fold")
     shown.add_column("method", no_wrap=True)
@@ -29,6 +29,7 @@ def table(results: Mapping[str, ByMethod]) -> Table:
     for name, by_method in results.items():
         for method, by_stage in by_method.items():
             shown.add_row(name, method, *_cells(total(by_stage.values())))
+            name = ""
         shown.add_section()
     return shown
 

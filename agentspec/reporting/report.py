@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -58,10 +59,20 @@ class Outputs:
             if not os.access(path if path.exists() else folder, os.W_OK):
                 raise ConfigError(f"{str(path)!r} can't be written: name another file, or change its rights")
 
-    def make_folders(self) -> None:
-        """Create the folders of the files."""
-        for path in self._paths:
-            path.parent.mkdir(parents=True, exist_ok=True)
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Create the folders of the files, which are to be written within.
+
+        Raises:
+            ConfigError: a file can't be written, e.g. since the disk is full.
+        """
+        try:
+            for path in self._paths:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            name = error.filename or ", ".join(map(str, self._paths))
+            raise ConfigError(f"{str(name)!r} can't be written: {error.strerror or error}") from error
 
     @property
     def _paths(self) -> Iterator[Path]:
@@ -93,19 +104,23 @@ class Report:
     is_for_terminals: bool = False
 
     def publish(self, outputs: Outputs) -> int:
-        """Write the files, print the table, the notes and perhaps the JSON; return the exit status."""
+        """Print the table, the notes and perhaps the JSON, write the files, and return the exit status.
+
+        Raises:
+            ConfigError: a file can't be written. The printed output is complete.
+        """
         line = json_line(self.figures, {**provenance(), **self.origin})
-        outputs.make_folders()
-        if outputs.json:
-            outputs.json.write_text(line + "\n")
-        if outputs.markdown and self.markdown:
-            outputs.markdown.write_text(self.markdown(), encoding="utf-8")
-        if outputs.plot and self.plot:
-            self.plot(outputs.plot)
         if self.is_for_terminals:
             print_report(self.table, None, self.notes, _terminal_columns())
         else:
             print_report(self.table, line, self.notes)
+        with outputs.writing():
+            if outputs.json:
+                outputs.json.write_text(line + "\n")
+            if outputs.markdown and self.markdown:
+                outputs.markdown.write_text(self.markdown(), encoding="utf-8")
+            if outputs.plot and self.plot:
+                self.plot(outputs.plot)
         return int(self.is_failure)
 
 

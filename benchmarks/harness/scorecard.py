@@ -74,20 +74,22 @@ class Scorecard:
         a failure costs one. Each part states where it was measured.
 
         Raises:
-            ConfigError: the file does not belong to this benchmark, or the plot's format is not supported.
+            ConfigError: the file does not belong to this benchmark, the plot's format is not supported, or a
+                file can't be written.
         """
         outputs.check()
         parts = self._parts_in(outputs.json)
         announce, facts = announcer(), provenance()  # before our own load, and before the file is changed
         for name in names:
             parts[name] = {**measure(name, announce), "provenance": {**facts, **origin()}}
-            outputs.make_folders()
-            if outputs.json:
-                outputs.json.write_text(self.json_line(parts) + "\n")
+            with outputs.writing():
+                if outputs.json:
+                    outputs.json.write_text(self.json_line(parts) + "\n")
         announce("done")
-        if outputs.plot and plot:
-            plot(parts, outputs.plot)
         print_report(self.table(parts), self.json_line(parts))
+        if outputs.plot and plot:
+            with outputs.writing():
+                plot(parts, outputs.plot)
         return 0
 
     def json_line(self, parts: Parts) -> str:

@@ -37,24 +37,27 @@ def against_parts(served: Mapping[str, Mapping[str, float]], hybrid: str = HYBRI
     """Return the hybrid's tokens per step relative to those of the better part with as many draft tokens.
 
     Mean and least over the prices. Between two prices of a part, lines are straight. Prices at which the
-    hybrid drafts more than either part ever does are left out. None if that is all of them. "At the same
-    price" is relative to the trees by themselves, whatever either drafts.
+    hybrid drafts more than either part ever does are left out. None if that is all of them. The same relative
+    to the trees by themselves, with as many draft tokens, and at the same price, whatever either drafts.
     """
     parts = [
         Curve((_point(served[named(part, price)]) for price in PRICES), at_zero=1.0)
         for part in (TREES, MODELS[hybrid])
     ]
-    ratios, at_same_price = [], []
+    ratios, to_trees, at_same_price = [], [], []
     for price in PRICES:
         both = _point(served[named(hybrid, price)])
         at_same_price.append(both.gained / _point(served[named(TREES, price)]).gained)
         reached = [curve.gained(both.drafted) for curve in parts]
         if best := max((one for one in reached if one is not None), default=None):
             ratios.append(both.gained / best)
+        if reached[0] is not None:
+            to_trees.append(both.gained / reached[0])
     return {
         "hybrid_vs_best_part_mean": fmean(ratios) if ratios else None,
         "hybrid_vs_best_part_min": min(ratios, default=None),
         "num_prices": len(ratios),
+        "hybrid_vs_trees_at_equal_drafts_mean": fmean(to_trees) if to_trees else None,
         "hybrid_vs_trees_at_the_same_price_mean": fmean(at_same_price),
     }
 

@@ -15,6 +15,7 @@ from benchmarks.methods.workloads import OPEN
 PHASES = ("cold", "warm")
 _RATIO = "hybrid_vs_best_part"
 _TREES = "hybrid_vs_trees_at_the_same_price_mean"
+_EQUAL = "hybrid_vs_trees_at_equal_drafts_mean"
 _BARS: Mapping[str, float] = {
     f"{_RATIO}_mean": 1.08,
     f"{_RATIO}_min": 0.99,
@@ -28,13 +29,16 @@ def summary(parts: Parts) -> dict[str, Any]:
     served = [one for part in parts.values() for phase in PHASES for one in part.get(phase, {}).values()]
     compared = [(name, one) for name, part in parts.items() for one in part.get("against_parts", {}).values()]
     ratios = [one for _, one in compared if one[f"{_RATIO}_mean"] is not None]
-    open_ended = [one[_TREES] for name, one in compared if name.startswith(OPEN)]
+    open_ended = [one for name, one in compared if name.startswith(OPEN)]
+    at_same_price = [one[_TREES] for one in open_ended]
+    at_equal_drafts = [one[_EQUAL] for one in open_ended if one[_EQUAL] is not None]
     return {
         "outputs_identical": all(one["outputs_identical"] for one in served) if served else None,
         "hybrid_vs_best_part_mean": fmean(one[f"{_RATIO}_mean"] for one in ratios) if ratios else None,
         "hybrid_vs_best_part_min": min((one[f"{_RATIO}_min"] for one in ratios), default=None),
-        "hybrid_vs_trees_open_mean": fmean(open_ended) if open_ended else None,
-        "hybrid_vs_trees_open_min": min(open_ended, default=None),
+        "hybrid_vs_trees_open_mean": fmean(at_same_price) if at_same_price else None,
+        "hybrid_vs_trees_open_min": min(at_same_price, default=None),
+        "hybrid_vs_trees_open_equal_drafts_min": min(at_equal_drafts, default=None),
     }
 
 

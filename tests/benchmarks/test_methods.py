@@ -70,7 +70,8 @@ def test_the_summary_and_the_table() -> None:
     }  # fmt: skip
     parts = {"sql": {"cold": {"off": served}}, "sampling": {"warm": {"pld": served}}}
     compared = ("hybrid_vs_best_part_mean", "hybrid_vs_best_part_min")
-    unknown = dict.fromkeys((*compared, "hybrid_vs_trees_open_mean", "hybrid_vs_trees_open_min"))
+    open_ended = ("mean", "min", "equal_drafts_min")
+    unknown = dict.fromkeys((*compared, *(f"hybrid_vs_trees_open_{name}" for name in open_ended)))
     assert json.loads(CARD.json_line(parts))["summary"] == {"outputs_identical": True, **unknown}
     assert CARD.table(parts).row_count == 2
     parts["sql"]["cold"]["pld"] = {**served, "outputs_identical": False}
@@ -87,9 +88,14 @@ def test_the_summary_and_the_table() -> None:
     parts["sql_budgets"] = {"against_parts": dict(zip(("cold", "warm"), ratios, strict=True))}
     assert CARD.summary(parts)["hybrid_vs_best_part_mean"] == pytest.approx(1.3)
     assert CARD.summary(parts)["hybrid_vs_best_part_min"] == 1.0
-    against = {"hybrid_vs_best_part_mean": None, "hybrid_vs_trees_at_the_same_price_mean": 1.25}
+    against = {
+        "hybrid_vs_best_part_mean": None,
+        "hybrid_vs_trees_at_the_same_price_mean": 1.25,
+        "hybrid_vs_trees_at_equal_drafts_mean": 1.125,
+    }
     parts["open_budgets"] = {"against_parts": {"cold": against}}
     assert CARD.summary(parts)["hybrid_vs_trees_open_min"] == 1.25
+    assert CARD.summary(parts)["hybrid_vs_trees_open_equal_drafts_min"] == 1.125
     assert "hybrid_vs_trees_open_min 1.250 [red]FAIL[/red] (at least 1.3)" in str(CARD.table(parts).caption)
 
 
@@ -108,6 +114,7 @@ def test_the_hybrid_is_compared_with_the_better_part_at_as_many_draft_tokens() -
     assert found["hybrid_vs_best_part_mean"] == pytest.approx(sum(ratios) / 5)
     assert found["hybrid_vs_best_part_min"] == pytest.approx(min(ratios))
     assert found["num_prices"] == 5
+    assert found["hybrid_vs_trees_at_equal_drafts_mean"] == pytest.approx(sum(ratios[:2]) / 2)
     relative = [(1 + number) / (1 + 0.4 * number) for number in range(1, 6)]
     assert found["hybrid_vs_trees_at_the_same_price_mean"] == pytest.approx(sum(relative) / 5)
 
@@ -124,6 +131,7 @@ def test_prices_at_which_the_hybrid_drafts_more_than_its_parts_are_left_out() ->
         name: {**one, "drafted_per_step": 99.0} if "hybrid" in name else one for name, one in served.items()
     }
     assert budgets.against_parts(none)["hybrid_vs_best_part_mean"] is None
+    assert budgets.against_parts(none)["hybrid_vs_trees_at_equal_drafts_mean"] is None
 
 
 def test_the_hybrid_of_a_draft_model_is_compared_with_that() -> None:

@@ -1134,6 +1134,7 @@ def test_a_stage_starts_from_the_given_prior():
     for i in range(50):
         teach(taught, EXTRACT, f"a{i}", is_right=False)
     (state,) = taught.model_states()
+    assert len(state) <= 42 * 1024
     scores = []
     for prior in (None, state, ForestCore.untrained_model_state()):
         forest = Forest(prior=prior)

@@ -81,8 +81,8 @@ def test_it_is_said_in_plain_words_and_in_figures():
     advice = advise(REPLAYED, Rule("tree", 64))
     text = list(lines("calls", advice))
     assert text[0] == (
-        "calls: these 4,812 calls: 2.5x fewer decode steps, 2.5x faster on a GPU with 8 clients with wary. "
-        "sql pays most: 67% of the saved steps."
+        "calls: these 4,812 calls: 2.5x fewer decode steps, 2.5x faster on a GPU with 8 clients with the "
+        "method wary. sql pays most: 67% of the saved steps."
     )
     assert "wary has 2.50 tokens per step, 60% of the decode steps saved" in text[1]
     assert "--mode tree --max-draft 64 --alpha 4 --min-prob 0.1" in text[1]

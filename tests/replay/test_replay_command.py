@@ -97,6 +97,9 @@ def test_an_empty_log_is_refused_by_its_name(calls, capsys):
     calls.write_text("\n")
     assert main(["replay", str(calls)]) == 1
     assert f"there are no calls in '{calls}'" in capsys.readouterr().err
+    calls.write_text(json.dumps({**CALLS[0], "response": ""}))
+    assert main(["replay", str(calls)]) == 1
+    assert f"no call in '{calls}' has a response" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -52,6 +52,18 @@ def test_a_run_writes_all_files_and_ends_with_the_json(
     ]
 
 
+def test_a_file_that_can_not_be_written_afterwards_does_not_cost_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(announce: Announce) -> Report:
+        (tmp_path / "results").touch()  # where there was to be a folder
+        return report(announce)
+
+    with pytest.raises(ConfigError, match=r"results' can't be written: File exists"):
+        run(measure, Outputs(json=tmp_path / "results" / "x.json"))
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["seconds"] == {"all": 1.235}
+
+
 @pytest.mark.parametrize(
     ("outputs", "problem"),
     [

@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 import torch
 
+from agentspec.config import DraftConfig
 from agentspec.engine.batch import Segment
 from agentspec.engine.drafters.eagle import EagleHead
 from agentspec.engine.drafters.eagle_checkpoint import load_eagle
+from agentspec.engine.drafters.model_drafter import ModelDrafter
 from agentspec.engine.model.checkpoint import load_model
+from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import CheckpointError
+from agentspec.proposer import NoDrafts
+from tests.engine.drafters.support import GREEDY, MAX_LEN, NUM_SLOTS, Recording, outputs
 from tests.support.eagle_heads import ReferenceHead, Tensors, head_config, head_tensors, write_head
 
 TOLERANCE = 1e-4  # the rotary table is float32
@@ -140,11 +146,30 @@ def test_a_head_of_another_width_with_its_own_embeddings(exact_model: Transforme
     assert difference(carried, expected) < TOLERANCE
 
 
-def test_for_qwen3(checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+def test_for_qwen3(checkpoint: Callable[[str], Path], tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = load_model(checkpoint("qwen3"), dtype=torch.float64)
     config = head_config(head_dim=24, eagle_config={"eagle_aux_hidden_state_layer_ids": [3, 1, 2]})
-    head = load_eagle(write_head(tmp_path, config, head_tensors(config)), model)
+    tensors = head_tensors(config)
+    head = load_eagle(write_head(tmp_path, config, tensors), model)
     assert head.hidden_layers == (1, 2, 3)
+
+    slots = [Segment(0, 0, ids(NUM_ROWS))]
+    cache = KVCache(model.config, 1, 64, model.dtype, "cpu")
+    hidden = model.run(slots, cache, head.hidden_layers).hidden
+    assert hidden is not None
+    reference = ReferenceHead(config, tensors, model.embed(torch.arange(384)).clone())
+    ours = head.forward(slots, head.read(hidden), head.make_cache(1, 64))
+    theirs = reference.forward(torch.from_numpy(ids(NUM_ROWS)).long(), reference.read(hidden))
+    assert difference(ours, theirs) < TOLERANCE
+    chances, expected = whole(head, head.log_probs(ours)), reference.log_probs(theirs)
+    assert torch.equal(chances.isinf(), expected.isinf())
+    assert difference(chances[~chances.isinf()], expected[~expected.isinf()]) < TOLERANCE
+
+    draft = DraftConfig(mode="tree", max_tokens=8, min_prob=0.0)
+    proposer = Recording(ModelDrafter(head, NUM_SLOTS, MAX_LEN, width=3, depth=3))
+    plain = outputs(model, tokenizer, NoDrafts(), draft, GREEDY)
+    assert outputs(model, tokenizer, proposer, draft, GREEDY) == plain
+    assert sum(map(len, proposer.drafts)) > 0
 
 
 def without(name: str) -> Callable[[Tensors], None]:

@@ -264,6 +264,25 @@ def test_a_threshold_is_not_negative(exact_model: Transformer, head_path: Path, 
         HybridDrafter(trees(), model, threshold=threshold)
 
 
+@pytest.mark.parametrize(
+    ("threshold", "source"),
+    [(0.0, Source.STAGE), (1.7, Source.STAGE), (1.8, Source.MODEL), (3.0, Source.MODEL)],
+)
+def test_a_threshold_chooses_by_the_score_of_the_trees(
+    exact_model: Transformer, threshold: float, source: Source
+) -> None:
+    class Scored(Forest):
+        def step(self, *_: Any) -> list[Draft]:
+            return [chain((7, 8), (0.9, 0.9))]
+
+    model = ModelDrafter(DraftModel(exact_model, exact_model), NUM_SLOTS, MAX_LEN)
+    hybrid = HybridDrafter(Scored(ForestConfig()), model, threshold=threshold)
+    hybrid.start("r", STAGE, ids(5, 6), draft=DraftConfig(min_prob=0.0))
+    hybrid.watch([passed(0, 5, 6)])
+    [draft] = hybrid.step([("r", ids(7))])
+    assert draft.source is source
+
+
 # ---- when the model drafts ----
 
 PLAN, CHAT = StageKey.parse("plan"), StageKey.parse("chat")
