@@ -104,16 +104,22 @@ class Report:
     is_for_terminals: bool = False
 
     def publish(self, outputs: Outputs) -> int:
-        """Print the table, the notes and perhaps the JSON, write the files, and return the exit status.
+        """Write the files, print the table, the notes and perhaps the JSON; return the exit status.
 
         Raises:
-            ConfigError: a file can't be written. The printed output is complete.
+            ConfigError: a file can't be written. The rest is printed all the same.
         """
         line = json_line(self.figures, {**provenance(), **self.origin})
-        if self.is_for_terminals:
-            print_report(self.table, None, self.notes, _terminal_columns())
-        else:
-            print_report(self.table, line, self.notes)
+        try:
+            self._write(line, outputs)
+        finally:
+            if self.is_for_terminals:
+                print_report(self.table, None, self.notes, _terminal_columns())
+            else:
+                print_report(self.table, line, self.notes)
+        return int(self.is_failure)
+
+    def _write(self, line: str, outputs: Outputs) -> None:
         with outputs.writing():
             if outputs.json:
                 outputs.json.write_text(line + "\n")
@@ -121,7 +127,6 @@ class Report:
                 outputs.markdown.write_text(self.markdown(), encoding="utf-8")
             if outputs.plot and self.plot:
                 self.plot(outputs.plot)
-        return int(self.is_failure)
 
 
 def run(measure: Callable[[Announce], Report], outputs: Outputs) -> int:

@@ -86,10 +86,10 @@ class Scorecard:
                 if outputs.json:
                     outputs.json.write_text(self.json_line(parts) + "\n")
         announce("done")
-        print_report(self.table(parts), self.json_line(parts))
         if outputs.plot and plot:
             with outputs.writing():
                 plot(parts, outputs.plot)
+        print_report(self.table(parts), self.json_line(parts))
         return 0
 
     def json_line(self, parts: Parts) -> str:
