@@ -46,16 +46,13 @@ class StepClock:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Output tokens of steps, and the time of these steps."""
+    """Output tokens of steps, and the wall time of these steps."""
 
     num_tokens: int = 0
-    cpu_s: float = 0.0
     wall_s: float = 0.0
 
     def __add__(self, other: Decoded) -> Decoded:
-        return Decoded(
-            self.num_tokens + other.num_tokens, self.cpu_s + other.cpu_s, self.wall_s + other.wall_s
-        )
+        return Decoded(self.num_tokens + other.num_tokens, self.wall_s + other.wall_s)
 
 
 class Lane:
@@ -171,7 +168,7 @@ class Lane:
             self._num_steps += 1
             self._prices += self._decoder.price
             if all_decode:
-                self.decoded += Decoded(self.num_tokens - num_before, cpu_s, wall_s)
+                self.decoded += Decoded(self.num_tokens - num_before, wall_s)
             for request_id in self._ended:
                 self._next_call(self._clients.pop(request_id))
             self._ended.clear()

@@ -161,8 +161,8 @@ def _rate(lane: Lane) -> float:
     """Return tokens per second of the steps in which all calls decode.
 
     With the others, drafts would seem slow: they end at different times, so most calls of the last ones have
-    read their prompts but not ended, where without drafts they end together. It is the time of the clock: a
-    thread that learns outputs while the model runs may delay it.
+    read their prompts but not ended, where without drafts they end together. By wall time: what a thread
+    learns while the model runs counts as far as it delays a step.
     """
     return lane.decoded.num_tokens / lane.decoded.wall_s
 
