@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from agentspec.adapters.caller import CALLER, Caller
 from agentspec.adapters.headers import agentspec_headers
 from agentspec.adapters.kinds import noting
+from agentspec.adapters.threads import OPEN_BLOCKS
 from agentspec.errors import ConfigError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -28,9 +29,11 @@ class Block:
         self._caller_in = caller_in
 
     def __enter__(self) -> None:
+        OPEN_BLOCKS.enter()
         _ENTERED.set((*_ENTERED.get(), (self, CALLER.set(self._caller()))))
 
     def __exit__(self, *raised: object) -> None:
+        OPEN_BLOCKS.leave()
         entered = _ENTERED.get()
         if entered and entered[-1][0] is self:  # else it was entered in another context
             _ENTERED.set(entered[:-1])

@@ -71,12 +71,18 @@ class Caller:
 CALLER: ContextVar[Caller | None] = ContextVar("agentspec_caller", default=None)
 
 SESSION_VARIABLE = "AGENTSPEC_SESSION"  # session of the run that this process is part of
+RUN_SESSION_VARIABLE = "AGENTSPEC_RUN_SESSION"  # percent-encoded
 
 
 def made_up_session(own: str | None = None) -> str:
     """Return a session for a run without an id: that of ``agentspec run``, else ``own``, else a new one."""
     given = os.environ.get(SESSION_VARIABLE, "")
     return given if is_session(given) else own or uuid4().hex
+
+
+def run_session() -> str | None:
+    """Return the percent-encoded session of ``agentspec run``, for calls without one; None outside a run."""
+    return os.environ.get(RUN_SESSION_VARIABLE) or None
 
 
 FINDERS: list[Callable[[], Caller]] = []

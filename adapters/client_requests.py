@@ -8,13 +8,15 @@ from functools import wraps
 from typing import Any
 
 from agentspec.adapters.allowed_hosts import HOSTS
-from agentspec.adapters.caller import current_caller
+from agentspec.adapters.caller import Caller, current_caller, run_session
 from agentspec.adapters.headers import Tag, is_untagged
 from agentspec.adapters.replacement import Tagging
-from agentspec.adapters.run_tags import drop_run_tags
-from agentspec.wire import SESSION_HEADER, STAGE_HEADER, WORKFLOW_HEADER, decode_stage
+from agentspec.adapters.threads import OPEN_BLOCKS
+from agentspec.wire import SESSION_HEADER, SESSION_HEADERS, STAGE_HEADER, WORKFLOW_HEADER, decode_stage
 
 logger = logging.getLogger("agentspec.adapters")
+
+NOBODY = Caller()
 
 
 def tagging_requests(base_client: type) -> Tagging:
@@ -49,20 +51,24 @@ def _tag(client: Any, options: Any, request: Any, workflow: str | None) -> None:
         _strip(request.headers, given)
         log_stranger(host)
         return
+    if caller == NOBODY:
+        OPEN_BLOCKS.warn_of_lost_tags()
     headers = request.headers
     for name, value in caller.headers(workflow).items():
         if name not in by_hand:  # an explicitly omitted header stays omitted
             headers.setdefault(name, value)
+    session = run_session()
+    if session is not None and not any(name in headers or name in by_hand for name in SESSION_HEADERS):
+        headers[SESSION_HEADER] = session
     if logger.isEnabledFor(logging.DEBUG) and not any(isinstance(value, Tag) for value in given.values()):
         _log(options.json_data, headers, caller.by)
 
 
 def _strip(headers: Any, given: Mapping[str, Any]) -> None:
-    """Remove the headers that another adapter or the environment of a run set."""
+    """Remove the headers that another adapter set."""
     for name, value in given.items():
         if isinstance(value, Tag) and name in headers:
             del headers[name]
-    drop_run_tags(headers)
 
 
 def _log(body: Any, headers: Mapping[str, str], by: str | None) -> None:

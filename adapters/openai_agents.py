@@ -8,18 +8,20 @@ Hooks note the first agent of a run and the agent of every turn, with or without
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from agentspec.adapters.frameworks import framework
 
 with framework():
-    from agents import Agent, get_current_trace
+    from agents import Agent, get_current_trace, set_tracing_disabled
     from agents.agent import AgentBase
     from agents.run import AgentRunner
+    from agents.tracing.processors import BackendSpanExporter
     from agents.tracing.traces import NoOpTrace
 
 from agentspec.adapters.allowed_hosts import Hosts
@@ -28,6 +30,9 @@ from agentspec.adapters.hooks import Hooks, Undo, hinted
 from agentspec.adapters.replacement import replace_method
 
 __all__ = ["instrument"]
+
+UNTRACED_VARIABLE = "AGENTSPEC_RUN_UNTRACED"  # set if `agentspec run` switched the SDK's tracing off
+KEY_VARIABLE = "AGENTSPEC_RUN_KEY"  # the key that `agentspec run` put into the environment
 
 _AROUND: ContextVar[Caller | None] = ContextVar("agentspec_openai_agents_around", default=None)
 
@@ -54,12 +59,38 @@ def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Un
 
 
 def _put() -> Iterator[Undo]:
+    if os.environ.get(UNTRACED_VARIABLE):
+        yield from _traces_for_others()
     yield replace_method(AgentRunner, "run", _noting_run)
     yield replace_method(AgentRunner, "run_streamed", _noting_streamed_run)
     yield replace_method(AgentBase, "get_all_tools", _noting_turn)
 
 
 _HOOKS = Hooks(_put)
+
+
+def _traces_for_others() -> Iterator[Undo]:
+    """Switch on the tracing that ``agentspec run`` switched off, without its export to OpenAI.
+
+    The SDK exports traces, prompts included, to OpenAI as soon as the environment has a key. The run's key is
+    for the gateway. The program's own trace processors, and the sessions of traces, need the tracing.
+    """
+    for name in ("export", "_export_with_deadline"):
+        if name in vars(BackendSpanExporter):
+            yield replace_method(BackendSpanExporter, name, _exporting_by_own_key)
+    set_tracing_disabled(False)
+    yield partial(set_tracing_disabled, True)
+
+
+def _exporting_by_own_key(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def export(exporter: Any, items: list[Any], *args: Any, **kwargs: Any) -> None:
+        if exporter.api_key == os.environ.get(KEY_VARIABLE):
+            items = [item for item in items if getattr(item, "tracing_api_key", None)]
+        if items:
+            original(exporter, items, *args, **kwargs)
+
+    return export
 
 
 def _noting_run(original: Callable[..., Any]) -> Callable[..., Any]:

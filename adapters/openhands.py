@@ -41,7 +41,6 @@ from agentspec.adapters.headers import lacking
 from agentspec.adapters.hooks import Undo, hinted
 from agentspec.adapters.litellm import gets_tags
 from agentspec.adapters.replacement import Tagging
-from agentspec.adapters.run_tags import drop_run_tags
 from agentspec.adapters.tagging import begin_tagging
 
 __all__ = ["instrument"]
@@ -162,7 +161,6 @@ def _tagging(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str,
         by_hand = dict(options.get("extra_headers") or {})
         mine = lacking(caller.headers(_TAGGING.workflow), by_hand)
         if caller.is_untagged or not gets_tags(llm.model, {"api_base": llm.base_url}):
-            drop_run_tags(by_hand)
             mine = {}
         elif logger.isEnabledFor(logging.DEBUG):
             log_tags(llm.model, {**by_hand, **mine}, caller.by)

@@ -13,7 +13,6 @@ from typing import Any
 
 from agentspec.adapters.allowed_hosts import HOSTS
 from agentspec.adapters.replacement import Tagging
-from agentspec.adapters.run_tags import drop_run_tags
 from agentspec.wire import HEADER_PREFIX
 
 _METHOD = "_redirect_headers"
@@ -24,7 +23,6 @@ def _guarding(original: Callable[..., Any]) -> Callable[..., Any]:
     def redirect_headers(client: Any, request: Any, url: Any, method: str) -> Any:
         headers = original(client, request, url, method)
         if url.host != request.url.host and not HOSTS.allow(url.host):
-            drop_run_tags(headers)
             for name in [name for name in headers if name.startswith(HEADER_PREFIX)]:
                 del headers[name]
         return headers

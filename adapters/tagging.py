@@ -9,6 +9,7 @@ from agentspec.adapters.allowed_hosts import HOSTS, Hosts, is_disabled
 from agentspec.adapters.headers import agentspec_headers
 from agentspec.adapters.redirects import redirects
 from agentspec.adapters.replacement import Tagging
+from agentspec.adapters.threads import POOLS
 
 Undo = Callable[[], None]
 
@@ -30,8 +31,8 @@ def begin_tagging(tagging: Tagging, workflow: str | None, hosts: Hosts | None) -
         return undoing.close
     try:
         undoing.callback(HOSTS.add(hosts))
-        for guard in redirects():
-            undoing.callback(guard.instrument(None))
+        for around in (*redirects(), POOLS):
+            undoing.callback(around.instrument(None))
         undoing.callback(tagging.instrument(workflow))
     except BaseException:
         undoing.close()

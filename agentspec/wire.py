@@ -50,8 +50,10 @@ XARG_TRACE = "agentspec_trace"  # the request's id, if its decode steps are trac
 # prefix of the routes that OpenAI's API does not have, in the gateway and in the plug-in's control channel
 OWN_PREFIX = "/agentspec/"
 
-# URL form: /stages/<path>/v1/...
+# URL form: /stages/<path>/v1/..., /workflows/<path>/v1/..., and /sessions/<id> before them or alone
 STAGE_URL_PREFIX = "/stages/"
+WORKFLOW_URL_PREFIX = "/workflows/"
+SESSION_URL_PREFIX = "/sessions/"
 
 METADATA_STAGE = "agentspec_stage"
 

@@ -1,6 +1,6 @@
 """The OpenAI-compatible gateway, imported as ``agentspec.gateway``.
 
-Life of a request: ``stages.url_stage`` strips ``/stages/<path>``. ``telemetry`` assigns the request id, then
+Life of a request: ``stages.url_tags`` strips ``/stages/<path>``. ``telemetry`` assigns the request id, then
 times and logs the call. ``auth`` finds the tenant. ``handler`` reads the body and its ``tags``. An
 ``Upstream`` answers: ``embedded`` (an engine in this process) or ``fleet`` (any OpenAI-compatible servers).
 """

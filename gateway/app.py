@@ -34,7 +34,7 @@ from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.cors import CorsMiddleware
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.sharing.metrics import SharingCollector
-from agentspec.gateway.stages.url_stage import StageUrlMiddleware
+from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.telemetry.stage_metrics import StageCollector
 from agentspec.gateway.upstreams.upstream import Upstream
@@ -93,7 +93,7 @@ def create_app(
     own.router.redirect_slashes = False
     either = RouteSplit(own, CallHandler(upstream, runtime, shutdown, traffic_stats, discovery, recorder))
     answering = CorsMiddleware(AuthMiddleware(either, runtime), lambda: runtime.cors_origins)
-    return StageUrlMiddleware(TelemetryMiddleware(answering, registry, tracing))
+    return UrlTagsMiddleware(TelemetryMiddleware(answering, registry, tracing))
 
 
 class RouteSplit:

@@ -112,7 +112,7 @@ class CallHandler:
             tags = read_tags(
                 principal.tenant,
                 context.headers,
-                context.url_stage,
+                context.url_tags,
                 body or {},
                 self._discovery,
                 trace=context.request_id,

@@ -24,7 +24,7 @@ from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.settings import DiscoverySettings, GatewaySettings, RoutingSettings
 from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.stages.url_stage import StageUrlMiddleware
+from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, DataParallelRanks
 from agentspec.tags import Tags
@@ -48,7 +48,7 @@ class ZeroHop:
         tagging = ZeroHopTagging(app, runtime.limits, discovery, DataParallelRanks.from_environment())
         self._plain = app
         self._clusters = AuthMiddleware(discovery_app(discovery), runtime)
-        self._app = StageUrlMiddleware(
+        self._app = UrlTagsMiddleware(
             AuthMiddleware(TaggedOnly(tagging) if runtime.keys else tagging, runtime)
         )
 
@@ -122,7 +122,7 @@ class ZeroHopTagging:
         body = parse_body(raw)
         context = context_of(scope)
         tenant = context.principal.tenant
-        tags = read_tags(tenant, context.headers, context.url_stage, body, self._discovery)
+        tags = read_tags(tenant, context.headers, context.url_tags, body, self._discovery)
         return tags, with_xargs(raw, body, tags.to_xargs())
 
 

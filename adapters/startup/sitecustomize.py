@@ -40,6 +40,9 @@ DISABLE_VARIABLE = "AGENTSPEC_DISABLE"
 SESSION_VARIABLE = "AGENTSPEC_SESSION"
 RUN_VARIABLE, PARENT_VARIABLE = "AGENTSPEC_RUN", "AGENTSPEC_RUN_PARENT"
 REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"
+KEY_VARIABLE = "AGENTSPEC_RUN_KEY"  # for the gateway only
+NO_KEY = "none"  # put into the environment where the gateway wants no key
+KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 SAID_VARIABLE = "AGENTSPEC_RUN_SAID"  # names already reported, which child processes need not repeat
 
 
@@ -102,15 +105,15 @@ class Waiting:
                 self.instrument(name)
             elif name in CLIENTS:
                 with suppress(Exception):
-                    _report_origins(module)
+                    _watch_requests(module)
 
         exec_module.followers = (*followers, self)  # type: ignore[attr-defined]
         with suppress(AttributeError):  # a loader without assignable attributes
             loader.exec_module = exec_module
 
 
-def _report_origins(module: ModuleType) -> None:
-    """Write each server to which the process sends a POST to the run's report, once."""
+def _watch_requests(module: ModuleType) -> None:
+    """Write each server that gets a POST to the run's report, once, and keep the run's key from strangers."""
     reported: set[str] = set()
 
     def report(request: Any) -> None:
@@ -129,6 +132,7 @@ def _report_origins(module: ModuleType) -> None:
         @wraps(send)
         def call(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             with suppress(Exception):
+                _withhold_key(request)
                 report(request)
             return send(client, request, *args, **kwargs)
 
@@ -138,6 +142,7 @@ def _report_origins(module: ModuleType) -> None:
         @wraps(send)
         async def call(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             with suppress(Exception):
+                _withhold_key(request)
                 report(request)
             return await send(client, request, *args, **kwargs)
 
@@ -145,6 +150,16 @@ def _report_origins(module: ModuleType) -> None:
 
     module.Client.send = replacing(module.Client.send)
     module.AsyncClient.send = replacing_async(module.AsyncClient.send)
+
+
+def _withhold_key(request: Any) -> None:
+    """Remove the run's key from a request to a public server: the key is for the gateway only."""
+    key = os.environ.get(KEY_VARIABLE) or NO_KEY
+    named = [] if key == NO_KEY else [name for name in KEY_HEADERS if key in request.headers.get(name, "")]
+    if named:
+        hosts = importlib.import_module("agentspec.adapters.allowed_hosts").HOSTS
+        for name in named if not hosts.allow(request.url.host) else ():
+            del request.headers[name]
 
 
 def _join_session() -> None:

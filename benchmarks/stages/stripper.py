@@ -21,7 +21,7 @@ from starlette.routing import Route
 from agentspec.errors import RequestError
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
-from agentspec.gateway.stages.url_stage import StageUrlMiddleware
+from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT
 from agentspec.wire import (
     SESSION_HEADER,
@@ -78,7 +78,7 @@ class Findings:
         }
 
 
-def stripping(url: str, findings: Findings) -> StageUrlMiddleware:
+def stripping(url: str, findings: Findings) -> UrlTagsMiddleware:
     """Return a proxy in front of the gateway at ``url``, its root."""
 
     @asynccontextmanager
@@ -107,7 +107,7 @@ def stripping(url: str, findings: Findings) -> StageUrlMiddleware:
         return _passing(answer)
 
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-    return StageUrlMiddleware(
+    return UrlTagsMiddleware(
         Starlette(routes=[Route("/{path:path}", forward, methods=methods)], lifespan=lifespan)
     )
 
@@ -132,7 +132,7 @@ def _note(
 def _told(request: Request, body: dict[str, Any]) -> str | None:
     """Return the stage that the client named; None if it named none, or an invalid one."""
     try:
-        hints = StageHints(DEFAULT_TENANT, request.headers, context_of(request.scope).url_stage, body)
+        hints = StageHints(DEFAULT_TENANT, request.headers, context_of(request.scope).url_tags, body)
         stage, source = resolve_stage(hints)
     except RequestError:
         return None

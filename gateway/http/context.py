@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from starlette.types import Scope, Send
 
@@ -13,6 +14,17 @@ from agentspec.gateway.http.response_writer import AsgiResponseWriter, ResponseW
 from agentspec.gateway.principal import Principal
 
 _KEY = "agentspec.context"
+
+
+class UrlTags(NamedTuple):
+    """The tags in a request's URL, still percent-encoded; None = not there."""
+
+    stage: str | None = None
+    workflow: str | None = None
+    session: str | None = None
+
+
+NO_URL_TAGS = UrlTags()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -27,7 +39,7 @@ class RequestContext:
         writer: writes the response.
         request_id: the client's own id if it is valid, else a new one.
         record: facts for the log and the span; each layer adds its own.
-        url_stage: the stage in the URL, still encoded; None if there is none.
+        url_tags: stage, workflow and session in the URL.
         principal: the sender.
         tenant: the tenant with the data that the request concerns; None = all of them, for an operator.
     """
@@ -36,7 +48,7 @@ class RequestContext:
     writer: ResponseWriter
     request_id: str
     record: CallLog
-    url_stage: str | None = None
+    url_tags: UrlTags = NO_URL_TAGS
     principal: Principal = field(init=False)
     tenant: str | None = field(init=False)
 

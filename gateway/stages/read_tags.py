@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.http.context import UrlTags
 from agentspec.gateway.openai.content import read_prediction
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
 from agentspec.gateway.stages.router_tags import is_session, router_session
@@ -32,7 +33,7 @@ _SESSION_NAMES = frozenset(name.encode() for name in SESSION_HEADERS)
 def read_tags(
     tenant: str,
     headers: Headers,
-    url_stage: str | None,
+    url_tags: UrlTags,
     body: Mapping[str, Any],
     discovery: Discovery | None = None,
     *,
@@ -45,11 +46,11 @@ def read_tags(
     Raises:
         RequestError: a tag is malformed.
     """
-    stage, source = resolve_stage(StageHints(tenant, headers, url_stage, body, discovery))
+    stage, source = resolve_stage(StageHints(tenant, headers, url_tags, body, discovery))
     learn = _read_int(headers, LEARN_HEADER, 0, 1)
     return Tags(
         stage=stage,
-        session=_read_session(headers) or router_session(body),
+        session=_read_session(headers, url_tags.session) or router_session(body),
         max_draft=_read_int(headers, MAX_DRAFT_HEADER, 0, MAX_DRAFT_TOKENS),
         min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
         learn=learn != 0,
@@ -60,17 +61,22 @@ def read_tags(
     )
 
 
-def _read_session(headers: Headers) -> str | None:
+def _read_session(headers: Headers, in_url: str | None) -> str | None:
+    """Return our own header's session, else the URL's, else that of another client's header."""
     sent = {name: value for name, value in reversed(headers.raw) if name in _SESSION_NAMES}
+    own = sent.pop(SESSION_HEADER.encode(), b"").decode("latin-1")
+    for where, value in ((f"header {SESSION_HEADER}", own), ("the URL's session", in_url)):
+        if value and not is_session(value):
+            raise RequestError(
+                f"{where}: at most {MAX_SESSION_CHARS} printable characters, not {value!r}",
+                param=SESSION_HEADER,
+            )
+        if value:
+            return value
     for name in SESSION_HEADERS if sent else ():  # in order of precedence
         value = sent.get(name.encode(), b"").decode("latin-1")
         if is_session(value):
             return value
-        if value and name == SESSION_HEADER:
-            raise RequestError(
-                f"header {name}: at most {MAX_SESSION_CHARS} printable characters, not {value!r}",
-                param=name,
-            )
     return None
 
 

@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from agentspec.errors import RequestError, StageError
 from agentspec.gateway.discovery.clusters import WIDER_STAGE
 from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.http.context import UrlTags
 from agentspec.gateway.stages.coding_agents import claude_code_role, codex_role
 from agentspec.gateway.stages.router_tags import router_role, router_workflow
 from agentspec.role_names import role_name, role_stage
@@ -31,12 +32,12 @@ MANY_STAGES = 4096  # size of the caches of parsed stages
 class StageHints:
     """The parts of a request that may identify its stage.
 
-    ``url_stage`` is still percent-encoded. Without ``discovery``, requests that name no stage have none.
+    ``url`` is still percent-encoded. Without ``discovery``, requests that name no stage have none.
     """
 
     tenant: str
     headers: Headers
-    url_stage: str | None
+    url: UrlTags
     body: Mapping[str, Any]
     discovery: Discovery | None = None
 
@@ -52,7 +53,7 @@ def from_header(hints: StageHints) -> StageKey | None:
 
 def from_url(hints: StageHints) -> StageKey | None:
     """Return the stage in ``/stages/<path>/v1/...``."""
-    return None if hints.url_stage is None else _stated("the URL", hints.url_stage, hints.tenant)
+    return None if hints.url.stage is None else _stated("the URL", hints.url.stage, hints.tenant)
 
 
 def from_metadata(hints: StageHints) -> StageKey | None:
@@ -110,8 +111,8 @@ def from_fingerprint(hints: StageHints) -> StageKey | None:
 
 
 def from_workflow(hints: StageHints) -> StageKey | None:
-    """Return the stage in ``X-AgentSpec-Workflow`` if neither a name nor the prompt identifies the agent."""
-    return _workflow(hints) if WORKFLOW_HEADER in hints.headers else None
+    """Return the workflow of header or URL if neither a name nor the prompt identifies the agent."""
+    return _stated_workflow(hints)
 
 
 def from_baggage_workflow(hints: StageHints) -> StageKey | None:
@@ -195,11 +196,18 @@ def _baggage_names(headers: Headers) -> tuple[str | None, str | None]:
 
 
 def _workflow(hints: StageHints) -> StageKey | None:
-    """Return the call's workflow: ``X-AgentSpec-Workflow``, which must be valid, else baggage's or body's."""
+    """Return the call's workflow: the stated one, else that of the baggage or the body."""
+    return _stated_workflow(hints) or from_baggage_workflow(hints) or from_body_workflow(hints)
+
+
+def _stated_workflow(hints: StageHints) -> StageKey | None:
+    """Return the workflow of ``X-AgentSpec-Workflow``, else of the URL; each must be valid."""
     value = hints.headers.get(WORKFLOW_HEADER)
     if value is not None:
         return _stated(f"header {WORKFLOW_HEADER}", value, hints.tenant, WORKFLOW_HEADER)
-    return from_baggage_workflow(hints) or from_body_workflow(hints)
+    if hints.url.workflow is not None:
+        return _stated("the workflow in the URL", hints.url.workflow, hints.tenant, WORKFLOW_HEADER)
+    return None
 
 
 def _in_workflow(hints: StageHints, role: str) -> StageKey | None:

@@ -191,9 +191,8 @@ def test_calls_and_clients_without_a_tag(server: Server, monkeypatch: pytest.Mon
         client.chat.completions.create(**ASKED, **options)
         return server.tags().pop()[1]
 
-    monkeypatch.setenv("AGENTSPEC_RUN_TAGS", "X-Session-ID: run-1")
-    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "X-Session-ID: run-1")
-    tagged = {"x-agentspec-stage": "flow/a", "x-agentspec-session": "s", "x-session-id": "run-1"}
+    monkeypatch.setenv("AGENTSPEC_RUN_SESSION", "run-1")
+    tagged = {"x-agentspec-stage": "flow/a", "x-agentspec-session": "s"}
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client, stage("a", session="s"):
         assert tags_of(client) == tagged
         assert tags_of(client, extra_headers=OMITTED) == {}

@@ -22,10 +22,6 @@ from agentspec.errors import ConfigError
 from tests.adapters.support.strangers import PUBLIC, Server, serving_every_name
 
 ASKED: Any = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
-RUN = {
-    "OPENAI_CUSTOM_HEADERS": "X-Session-ID: run-1\nbaggage: gen_ai.workflow.name=my%20flow\nmine: 1",
-    "AGENTSPEC_RUN_TAGS": "X-Session-ID: run-1\nbaggage: gen_ai.workflow.name=my%20flow",
-}
 
 
 @pytest.fixture
@@ -114,22 +110,29 @@ def test_a_redirect_takes_no_tag_to_a_stranger(server: Server, ask: Ask, target:
     assert after == original
 
 
-def test_what_a_run_adds_goes_to_no_stranger(
+def test_the_session_of_a_run_goes_to_no_stranger(
     server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in RUN.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AGENTSPEC_RUN_SESSION", "run-1")
     undo = instrument(workflow="my flow")
     ask("gateway")
     server.redirect = f"http://{PUBLIC}:{server.server_port}/v1/chat/completions"
     ask("gateway")
     ask(PUBLIC)
-    ask(PUBLIC, {"X-Session-ID": "mine"})
+    ask("gateway", {"X-Session-ID": "mine"})
+    with stage("plan", session="thread-7"):
+        ask("gateway")
     undo()
-    run = {"x-session-id": "run-1", "baggage": "gen_ai.workflow.name=my%20flow"}
-    tagged = ("gateway", {**run, "x-agentspec-workflow": "my%20flow"})
-    assert server.tags() == [tagged, tagged, (PUBLIC, {}), (PUBLIC, {}), (PUBLIC, {"x-session-id": "mine"})]
-    assert all(headers["mine"] == "1" for _, headers in server.seen)
+    flow = {"x-agentspec-workflow": "my%20flow"}
+    tagged = ("gateway", {**flow, "x-agentspec-session": "run-1"})
+    assert server.tags() == [
+        tagged,
+        tagged,
+        (PUBLIC, {}),
+        (PUBLIC, {}),
+        ("gateway", {**flow, "x-session-id": "mine"}),
+        ("gateway", {"x-agentspec-stage": "my%20flow/plan", "x-agentspec-session": "thread-7"}),
+    ]
 
 
 def test_disabled_nothing_is_changed(server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,15 +157,9 @@ def test_hosts_that_are_none_change_nothing() -> None:
 def test_a_run_that_is_disabled_instruments_nothing() -> None:
     given = {"AGENTSPEC_DISABLE": "1"}
     environment, _ = run_environment(Run("http://gw.example.com", None, "run-1", "flow"), given)
-    assert not environment.get("OPENAI_CUSTOM_HEADERS")
+    assert environment["OPENAI_BASE_URL"] == "http://gw.example.com/v1"
     code = "import sys, openai; print([type(one).__name__ for one in sys.meta_path][0] == 'Waiting')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
-
-
-def test_a_run_lists_what_it_adds() -> None:
-    environment, _ = run_environment(Run("http://gw.example.com", None, "run-1", "my flow"), {})
-    assert environment["AGENTSPEC_RUN_TAGS"] == RUN["AGENTSPEC_RUN_TAGS"]
-    assert environment["AGENTSPEC_URL"] == "http://gw.example.com"

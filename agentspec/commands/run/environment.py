@@ -1,12 +1,11 @@
 """The environment that ``agentspec run`` sets for a program: address and key of the gateway, and call tags.
 
-Clients and frameworks read these names. Tags from the environment are sent in headers of low precedence: an
-adapter's stage and session, or a header set by hand, override them.
+Clients and frameworks read these names. The base URL carries the run's session and workflow, so that every
+client sends them, and sends them to the gateway only. A tag in a header overrides the base URL's.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,15 +14,14 @@ from urllib.parse import quote, urlsplit
 
 import agentspec.adapters
 from agentspec.adapters.allowed_hosts import URL_VARIABLE, is_disabled
-from agentspec.adapters.run_tags import RUN_TAGS_VARIABLE, run_tags_lines
+from agentspec.adapters.caller import RUN_SESSION_VARIABLE, SESSION_VARIABLE
 from agentspec.commands.run.watchdog import RUN_VARIABLE
 from agentspec.errors import ConfigError
-from agentspec.wire import MAX_SESSION_CHARS, SESSION_HEADER, STAGE_HEADER
+from agentspec.wire import MAX_SESSION_CHARS, SESSION_URL_PREFIX, WORKFLOW_URL_PREFIX, encode_stage
 
 STARTUP = Path(agentspec.adapters.__file__).with_name("startup")  # start-up code of Python programs
 PATH_VARIABLE = "PYTHONPATH"
 WORKFLOW_VARIABLE = "AGENTSPEC_WORKFLOW"
-SESSION_VARIABLE = "AGENTSPEC_SESSION"  # sent by adapters for runs without an id
 PARENT_VARIABLE = "AGENTSPEC_RUN_PARENT"  # this command's process id; other parents belong to the program
 REPORT_VARIABLE = "AGENTSPEC_RUN_REPORT"  # file to which Python processes write the servers that they call
 # the path that each expects after the gateway's root
@@ -42,15 +40,10 @@ KEYS = {
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")  # in capitals, too
 NO_PROXY = ("no_proxy", "NO_PROXY")
 NO_KEY = "none"  # clients don't start without any
-HEADER_LINES = ("OPENAI_CUSTOM_HEADERS", "ANTHROPIC_CUSTOM_HEADERS")
-HEADER_OBJECT = "LLM_EXTRA_HEADERS"
-RUN_SESSION_HEADER = "X-Session-ID"
-BAGGAGE_HEADER = "baggage"
-# if one of these is set by hand, ours is left out
-INSTEAD = {
-    RUN_SESSION_HEADER.lower(): {RUN_SESSION_HEADER.lower(), SESSION_HEADER},
-    BAGGAGE_HEADER: {BAGGAGE_HEADER, STAGE_HEADER},
-}
+KEY_VARIABLE = "AGENTSPEC_RUN_KEY"  # the key that was put into the environment: for the gateway only
+# OpenAI's Agents SDK sends its traces, prompts included, to OpenAI once there is an OPENAI_API_KEY
+UNTRACED = "OPENAI_AGENTS_DISABLE_TRACING"
+UNTRACED_VARIABLE = "AGENTSPEC_RUN_UNTRACED"  # set if this command switched that tracing off
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +67,28 @@ class Run:
     report: Path | None = None
 
     @property
-    def headers(self) -> dict[str, str]:
-        """The headers of every call, from any client."""
-        headers = {RUN_SESSION_HEADER: self.session}
-        if self.workflow:
-            headers[BAGGAGE_HEADER] = f"gen_ai.workflow.name={quote(self.workflow, safe='/')}"
-        return headers
+    def tagged_root(self) -> str:
+        """The root with the tags of every call, from any client."""
+        workflow = f"{WORKFLOW_URL_PREFIX}{encode_stage(self.workflow)}" if self.workflow else ""
+        return f"{self.root}{SESSION_URL_PREFIX}{self.session}{workflow}"
 
 
 def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[dict[str, str], list[str]]:
     """Return the program's environment, and the names of variables that had other values."""
-    urls = {name: run.root + path for name, path in BASE_URLS.items()}
-    ours = {**urls, **_keys(run, given)}
-    replaced = [name for name, value in ours.items() if given.get(name, value) not in ("", value)]
-    headers = {} if is_disabled(given) else _headers(run, given)
-    environment = {**given, **ours, **headers, **_no_proxy(run, given)}
+    plain = {name: run.root + path for name, path in BASE_URLS.items()}
+    tagged = {name: run.tagged_root + path for name, path in BASE_URLS.items()}
+    ours = {**(plain if is_disabled(given) else tagged), **_keys(run, given)}
+    replaced = [
+        name for name, value in ours.items() if given.get(name, value) not in ("", value, plain.get(name))
+    ]
+    environment = {**given, **ours, **_no_proxy(run, given)}
+    if "OPENAI_API_KEY" in ours and given.get(UNTRACED, "").lower() not in ("1", "true"):
+        environment.update({UNTRACED: "1", UNTRACED_VARIABLE: "1"})
     environment[PATH_VARIABLE] = os.pathsep.join(filter(None, (str(STARTUP), given.get(PATH_VARIABLE))))
     environment[WORKFLOW_VARIABLE] = run.workflow or ""
     environment[URL_VARIABLE] = run.root  # requests to its host get tags
-    environment[RUN_TAGS_VARIABLE] = run_tags_lines(run.headers)
+    environment[RUN_SESSION_VARIABLE] = run.session
+    environment[KEY_VARIABLE] = run.key or NO_KEY
     environment[RUN_VARIABLE] = run.run_id
     environment[PARENT_VARIABLE] = str(os.getpid())
     environment[REPORT_VARIABLE] = str(run.report or "")
@@ -132,28 +128,3 @@ def _no_proxy(run: Run, given: Mapping[str, str]) -> dict[str, str]:
         return {}
     known = next(filter(None, map(given.get, NO_PROXY)), None)
     return dict.fromkeys(NO_PROXY, ",".join(filter(None, (known, urlsplit(run.root).hostname))))
-
-
-def _headers(run: Run, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers set by hand, followed by ours."""
-    variables = {}
-    for name in HEADER_LINES:
-        lines = given.get(name, "").splitlines()
-        ours = _lacking(run.headers, {line.partition(":")[0].strip().lower() for line in lines})
-        variables[name] = "\n".join([*lines, *(f"{header}: {value}" for header, value in ours.items())])
-    try:
-        by_hand = json.loads(given.get(HEADER_OBJECT) or "{}")
-        variables[HEADER_OBJECT] = json.dumps(
-            {**by_hand, **_lacking(run.headers, {key.lower() for key in by_hand})}
-        )
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-    ):  # the program that reads it reports the error
-        pass
-    return variables
-
-
-def _lacking(headers: Mapping[str, str], by_hand: set[str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if by_hand.isdisjoint(INSTEAD[name.lower()])}

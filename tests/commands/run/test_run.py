@@ -22,6 +22,7 @@ import pytest
 import agentspec.adapters
 from agentspec.commands.run.environment import STARTUP, Run, run_environment
 from agentspec.commands.run.figures import gained, shown, summed, time_saved
+from tests.adapters.support.strangers import serving_every_name
 from tests.commands.support.running import TIMEOUT_S, command, run
 from tests.gateway.support.live import serving_engine
 from tests.gateway.support.scripted import ScriptedEngine
@@ -114,10 +115,9 @@ def test_however_python_is_started(url: str, engine: ScriptedEngine, tmp_path: P
 
 
 def test_what_is_no_python_gets_the_environment(url: str, engine: ScriptedEngine) -> None:
-    done = run(
-        url, "sh", "-c", 'echo "$OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY"; cat', stdin="in"
-    )
-    assert done.stdout == f"{url}/v1 {url} none\nin"
+    shown = 'echo "$OPENAI_BASE_URL $ANTHROPIC_BASE_URL $OPENAI_API_KEY"; cat'
+    done = run(url, "sh", "-c", shown, stdin="in", AGENTSPEC_SESSION="s")
+    assert done.stdout == f"{url}/sessions/s/v1 {url}/sessions/s none\nin"
 
 
 def test_what_the_page_says(url: str, engine: ScriptedEngine, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_python_without_agentspec_has_the_environment_alone(
     (tmp_path / "openai.py").write_text("import os\nclass OpenAI: url = os.environ['OPENAI_BASE_URL']\n")
     python = tmp_path / "venv" / "bin" / "python"
     done = run(url, python, "-c", "import openai; print(openai.OpenAI.url)", PYTHONPATH=str(tmp_path))
-    assert done.stdout == f"{url}/v1\n"
+    assert re.fullmatch(f"{url}/sessions/run-[0-9a-f]+/v1\n", done.stdout)
     said = f"AgentSpec is not installed for {python}; the gateway has to find the stages of its calls"
     assert done.stderr.splitlines()[0] == f"agentspec run: {said}"
     assert "not installed" not in run(url, python, "-c", "pass").stderr
@@ -243,8 +243,8 @@ def test_what_somebody_set_is_replaced_only_if_it_is_said() -> None:
     }
     environment, replaced = run_environment(Run("http://g", None, "run-1"), given)
     assert replaced == ["OPENAI_BASE_URL"]
-    assert environment["OPENAI_BASE_URL"] == environment["OPENAI_API_BASE"] == "http://g/v1"
-    assert environment["ANTHROPIC_BASE_URL"] == "http://g"
+    assert environment["OPENAI_BASE_URL"] == environment["OPENAI_API_BASE"] == "http://g/sessions/run-1/v1"
+    assert environment["ANTHROPIC_BASE_URL"] == "http://g/sessions/run-1"
     assert (environment["OPENAI_API_KEY"], environment["LLM_API_KEY"]) == ("secret", "none")
     assert "ANTHROPIC_API_KEY" not in environment
     assert environment["PYTHONPATH"] == f"{STARTUP}{os.pathsep}/mine"
@@ -269,28 +269,82 @@ def test_no_proxy_stands_before_the_gateway(given: dict[str, str], expected: str
     assert (environment.get("no_proxy"), environment.get("NO_PROXY")) == (expected, expected)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("", ["X-Session-ID: run-1", "baggage: gen_ai.workflow.name=my%20flow"]),
-        ("a: b", ["a: b", "X-Session-ID: run-1", "baggage: gen_ai.workflow.name=my%20flow"]),
-        ("x-agentspec-session: s\nBaggage: b=c", ["x-agentspec-session: s", "Baggage: b=c"]),
-        ("X-AgentSpec-Stage: s", ["X-AgentSpec-Stage: s", "X-Session-ID: run-1"]),
-    ],
-)
-def test_headers_that_are_there_stay(given: str, expected: list[str]) -> None:
-    run = Run("http://g", None, "run-1", "my flow")
-    environment, _ = run_environment(run, {"OPENAI_CUSTOM_HEADERS": given} if given else {})
-    assert environment["OPENAI_CUSTOM_HEADERS"].splitlines() == expected
-    by_hand = dict(line.split(": ") for line in given.splitlines())
-    environment, _ = run_environment(run, {"LLM_EXTRA_HEADERS": json.dumps(by_hand)} if given else {})
-    told = json.loads(environment["LLM_EXTRA_HEADERS"])
-    assert [f"{name}: {value}" for name, value in told.items()] == expected
+@pytest.mark.parametrize("named", [None, "my flow"])
+def test_the_base_urls_carry_the_tags(named: str | None) -> None:
+    given = {"OPENAI_CUSTOM_HEADERS": "a: b", "OPENAI_BASE_URL": "http://g/v1"}
+    environment, replaced = run_environment(Run("http://g", None, "run-1", named), given)
+    root = "http://g/sessions/run-1" + ("/workflows/my%20flow" if named else "")
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "LLM_BASE_URL"):
+        assert environment[name] == f"{root}/v1"
+    assert environment["ANTHROPIC_BASE_URL"] == environment["ANTHROPIC_API_BASE"] == root
+    assert environment["AGENTSPEC_URL"] == "http://g"
+    assert replaced == []  # the address of the same gateway
+    assert {name for name in environment if "HEADERS" in name} == {"OPENAI_CUSTOM_HEADERS"}
+    environment, _ = run_environment(Run("http://g", None, "run-1", named), {"AGENTSPEC_DISABLE": "1"})
+    assert environment["OPENAI_BASE_URL"] == "http://g/v1"
 
 
-def test_headers_that_are_no_json_stay_as_they_are() -> None:
-    environment, _ = run_environment(Run("http://g", None, "run-1"), {"LLM_EXTRA_HEADERS": "[1"})
-    assert environment["LLM_EXTRA_HEADERS"] == "[1"
+RAW_CALLS = """
+import json, os, urllib.request
+import httpx
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+body = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
+httpx.post(url, json=body, timeout=30).raise_for_status()
+headers = {"content-type": "application/json"}
+urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=30).read()
+"""
+
+
+def test_clients_that_nobody_instruments_have_workflow_and_session(url: str, engine: ScriptedEngine) -> None:
+    curl = 'python -c "$1"; exec python -I -c "$1"'  # -I: without the sitecustomize
+    done = run(
+        url,
+        *("sh", "-c", curl.replace("python", f'"{sys.executable}"'), "sh", RAW_CALLS),
+        options=["--workflow", "flow"],
+        AGENTSPEC_SESSION="nightly run",
+    )
+    assert done.returncode == 0, done.stderr
+    tags = [(request.tags.stage.name, request.tags.session) for request in engine.requests]
+    assert tags == [("flow", "nightly%20run")] * 4
+
+
+RESOLVER = """
+import socket
+look_up = socket.getaddrinfo
+socket.getaddrinfo = lambda host, *args, **kwargs: look_up("127.0.0.1", *args, **kwargs)
+"""
+KEYS = """
+import openai
+with openai.OpenAI(base_url="http://public.example.com:%d/v1", max_retries=0) as client:
+    client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+with openai.OpenAI(max_retries=0) as client:
+    client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "hi"}])
+"""
+
+
+def test_the_key_of_the_gateway_goes_to_no_stranger(url: str, engine: ScriptedEngine) -> None:
+    """The program's own resolver sends every name to a server of this test."""
+    with serving_every_name() as stranger:
+        code = f"{RESOLVER}\n{KEYS % stranger.server_port}"
+        done = run(url, sys.executable, "-c", code, options=["--key", "secret-of-the-gateway"])
+    assert done.returncode == 0, done.stderr
+    [(host, headers)] = stranger.seen
+    assert (host, "authorization" in headers) == ("public.example.com", False)
+    assert len(engine.requests) == 1
+
+
+def test_the_agents_sdk_has_no_key_to_export_traces_with() -> None:
+    """With a key of ours the SDK would send all prompts to OpenAI."""
+    switched_off = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "AGENTSPEC_RUN_UNTRACED": "1"}
+    theirs = {"OPENAI_AGENTS_DISABLE_TRACING": "true"}
+    for key, given, expected in [
+        (None, {}, switched_off),
+        ("of the gateway", {"OPENAI_API_KEY": "the user's"}, switched_off),
+        ("of the gateway", theirs, theirs),
+        (None, {"OPENAI_API_KEY": "the user's"}, {}),  # their own door stays theirs
+    ]:
+        environment, _ = run_environment(Run("http://g", key, "run-1"), given)
+        assert {name: environment[name] for name in switched_off if name in environment} == expected
 
 
 # exit statuses and signals

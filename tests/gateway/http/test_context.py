@@ -5,10 +5,16 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from agentspec.gateway.http.context import close_context, context_of, ensure_context
+from agentspec.gateway.http.context import (
+    NO_URL_TAGS,
+    UrlTags,
+    close_context,
+    context_of,
+    ensure_context,
+)
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.gateway.principal import Principal, RateLimits
-from agentspec.gateway.stages.url_stage import StageUrlMiddleware
+from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
 
 
 def http_scope(path: str = "/v1/models", headers: tuple[tuple[bytes, bytes], ...] = ()) -> dict[str, Any]:
@@ -28,7 +34,11 @@ def test_a_request_has_one_context() -> None:
     context = ensure_context(scope, send)
     assert ensure_context(scope, send) is context_of(scope) is context
     assert context_of({**scope, "path": "/other"}) is context
-    assert (context.request_id, context.headers["x-request-id"], context.url_stage) == ("mine", "mine", None)
+    assert (context.request_id, context.headers["x-request-id"], context.url_tags) == (
+        "mine",
+        "mine",
+        NO_URL_TAGS,
+    )
     assert isinstance(context.writer, AsgiResponseWriter)
     other = ensure_context(http_scope(), send)
     assert other is not context
@@ -58,24 +68,33 @@ def test_a_closed_context_is_gone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "seen", "stage"),
+    ("path", "tags"),
     [
-        ("/v1/models", "/v1/models", None),
-        ("/stages/a%2Fv1%2Fb/v1/models", "/v1/models", "a%2Fv1%2Fb"),
-        ("/stages/no-api", "/stages/no-api", None),
+        ("/v1/models", None),
+        ("/stages/a%2Fv1%2Fb/v1/models", UrlTags(stage="a%2Fv1%2Fb")),
+        ("/stages/a/v1/v1/models", UrlTags(stage="a/v1")),
+        ("/stages/sessions/x/v1/models", UrlTags(stage="sessions/x")),
+        ("/workflows/a/b/v1/models", UrlTags(workflow="a/b")),
+        ("/sessions/run%201/v1/models", UrlTags(session="run%201")),
+        ("/sessions/run-1/stages/a/b/v1/models", UrlTags(stage="a/b", session="run-1")),
+        ("/sessions/run-1/workflows/flow/v1/models", UrlTags(workflow="flow", session="run-1")),
+        ("/stages/no-api", None),
+        ("/sessions/run-1/other/v1/models", None),
+        ("/sessions/run-1", None),
+        ("/stagesa/v1/models", None),
     ],
 )
-async def test_the_stage_in_the_url_is_in_the_context(path: str, seen: str, stage: str | None) -> None:
+async def test_the_tags_in_the_url_are_in_the_context(path: str, tags: UrlTags | None) -> None:
     found: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         found.append(scope)
 
     outer = http_scope(path)
-    await StageUrlMiddleware(app)(outer, receive, send)
-    assert found[0]["path"] == seen
-    assert context_of(found[0]).url_stage == stage
-    if stage is not None:  # else the server's scope would keep the context, which close_context can't reach
+    await UrlTagsMiddleware(app)(outer, receive, send)
+    assert found[0]["path"] == (path if tags is None else "/v1/models")
+    assert context_of(found[0]).url_tags == (tags or NO_URL_TAGS)
+    if tags is not None:  # else the server's scope would keep the context, which close_context can't reach
         assert outer == http_scope(path)
 
 
@@ -85,5 +104,5 @@ async def test_messages_of_other_protocols_have_no_context() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         found.append(scope)
 
-    await StageUrlMiddleware(app)({"type": "lifespan"}, receive, send)
+    await UrlTagsMiddleware(app)({"type": "lifespan"}, receive, send)
     assert found == [{"type": "lifespan"}]

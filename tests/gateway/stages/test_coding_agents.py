@@ -12,6 +12,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.http.context import NO_URL_TAGS
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.tags import Tags
 
@@ -68,7 +69,7 @@ def turn(**fields: str) -> dict[str, str]:
 
 def tags(headers: dict[str, str], body: dict[str, Any]) -> Tags:
     discovery = Discovery(in_background=False)
-    found = read_tags("acme", Headers(headers), None, body, discovery)
+    found = read_tags("acme", Headers(headers), NO_URL_TAGS, body, discovery)
     discovery.close()
     return found
 

@@ -7,6 +7,7 @@ from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.http.context import NO_URL_TAGS, UrlTags
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
 
 HEADER = {"x-agentspec-stage": "from/header"}
@@ -22,8 +23,11 @@ def resolve(
     url_stage: str | None,
     body: dict[str, Any],
     discovery: Discovery | None = None,
+    url_workflow: str | None = None,
 ) -> tuple[str, str]:
-    stage, source = resolve_stage(StageHints("acme", Headers(headers), url_stage, body, discovery))
+    stage, source = resolve_stage(
+        StageHints("acme", Headers(headers), UrlTags(url_stage, url_workflow), body, discovery)
+    )
     assert stage.tenant == "acme"
     return stage.name, source
 
@@ -164,6 +168,29 @@ def test_a_workflow_in_the_body_is_the_last_one_to_count() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ({}, {}, ("night run", "workflow")),
+        ({"baggage": "gen_ai.workflow.name=trip"}, {}, ("night run", "workflow")),
+        ({"baggage": "gen_ai.agent.name=writer"}, {}, ("night run/writer", "baggage")),
+        ({"x-agentspec-workflow": "day"}, {}, ("day", "workflow")),
+        ({}, {"metadata": {"lc_agent_name": "writer"}}, ("night run/writer", "framework")),
+        (HEADER, {}, ("from/header", "header")),
+        ({}, BODY, ("from/metadata", "metadata")),
+    ],
+)
+def test_the_urls_workflow_is_the_prefix_of_a_role(
+    headers: dict[str, str], body: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert resolve(headers, None, body, url_workflow="night%20run") == expected
+
+
+def test_a_malformed_workflow_in_the_url_is_refused() -> None:
+    with pytest.raises(RequestError, match="the workflow in the URL"):
+        resolve({}, None, {}, url_workflow="a//b")
+
+
 def test_a_workflow_in_the_body_precedes_the_role_of_the_prompt() -> None:
     body = {
         "messages": [{"role": "system", "content": "Plan."}],
@@ -241,7 +268,7 @@ def test_tenants_share_no_workflow() -> None:
     body = {"messages": [{"role": "system", "content": "Plan."}]}
     discovery = Discovery(in_background=False)
     for tenant in ("one", "two"):
-        hints = StageHints(tenant, Headers(WORKFLOW), None, body, discovery)
+        hints = StageHints(tenant, Headers(WORKFLOW), NO_URL_TAGS, body, discovery)
         resolve_stage(hints)
         discovery.catch_up()
         assert resolve_stage(hints)[0].tenant == tenant

@@ -8,6 +8,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from agentspec.errors import RequestError
+from agentspec.gateway.http.context import NO_URL_TAGS, UrlTags
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.wire import SESSION_HEADER, SESSION_HEADERS
 
@@ -15,8 +16,10 @@ HINTS = SESSION_HEADERS[1:]
 TOO_LONG = "s" * 256
 
 
-def session_of(headers: dict[str, str], body: dict[str, Any] | None = None) -> str | None:
-    return read_tags("acme", Headers(headers), None, body or {}).session
+def session_of(
+    headers: dict[str, str], body: dict[str, Any] | None = None, url: str | None = None
+) -> str | None:
+    return read_tags("acme", Headers(headers), UrlTags(session=url), body or {}).session
 
 
 @pytest.mark.parametrize("name", SESSION_HEADERS)
@@ -35,7 +38,7 @@ def test_the_first_of_several_headers_counts() -> None:
 
 def test_the_first_of_equal_headers_counts() -> None:
     raw = [(b"x-session-id", b"one"), (b"x-session-id", b"two")]
-    assert read_tags("acme", Headers(raw=raw), None, {}).session == "one"
+    assert read_tags("acme", Headers(raw=raw), NO_URL_TAGS, {}).session == "one"
 
 
 @pytest.mark.parametrize("name", HINTS)
@@ -52,6 +55,16 @@ def test_a_malformed_session_of_ours_is_an_error(value: str) -> None:
     with pytest.raises(RequestError, match="at most 255 printable characters") as caught:
         session_of({SESSION_HEADER: value, "x-session-id": "run-1"})
     assert caught.value.param == SESSION_HEADER
+
+
+def test_the_urls_session_counts_behind_our_own_header_only() -> None:
+    others = dict.fromkeys(HINTS, "of a client")
+    assert session_of({SESSION_HEADER: "mine", **others}, url="run-1") == "mine"
+    assert session_of({SESSION_HEADER: "", **others}, url="run-1") == "run-1"
+    assert session_of(others, {"vllm_xargs": {"agentic_context": {"session_id": "x"}}}, "run-1") == "run-1"
+    assert session_of(others, url="") == "of a client"
+    with pytest.raises(RequestError, match="the URL's session"):
+        session_of(others, url=TOO_LONG)
 
 
 def test_an_empty_session_of_ours_is_none() -> None:
