@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from agentspec.config import check_int
 from agentspec.distribution import DOCUMENTS
 from agentspec.errors import ConfigError
+from agentspec.vllm_plugin.arguments import config_file, expanded, is_meant, names, value
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, SCHEDULER, ModelRunner
 from agentspec.vllm_plugin.settings import CONFIG_KEY, SETTINGS_VARIABLE, PluginSettings
@@ -45,9 +46,11 @@ OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the serve
 EXECUTOR_FLAG = "--distributed-executor-backend"
 KV_TRANSFER_FLAG, KV_LOAD_POLICY = "--kv-transfer-config", "kv_load_failure_policy"
 API_SERVER_FLAGS = ("--api-server-count", "-asc")
+SPECULATIVE_START = "spec"  # of the names of all flags that change vLLM's speculative settings
+PLACES = ("--model", "--host", "--port")
 OURS = (
-    *("--model", "--host", "--port", "--worker-cls", "--scheduler-cls"),
-    *("--speculative-config", "-sc", "--spec-method"),
+    *(*PLACES, "--worker-cls", "--scheduler-cls"),
+    *("--speculative-config", "-sc", "--spec-method", "--spec-model", "--spec-tokens"),
 )
 ADDITIONAL_CONFIG = "--additional-config"
 SHUTDOWN_TIMEOUT = "--shutdown-timeout"
@@ -86,7 +89,8 @@ def vllm_command(
     version = installed_version()
     if version is None:
         raise ConfigError(f"there is no vLLM here: {INSTALL}, see {DOCUMENTS}/vllm.md")
-    checked = _in_force(settings, extra)
+    given = expanded(extra)
+    checked = _in_force(settings, given)
     check_version(version, allows_untested=checked.allow_untested_vllm)
     check_int("num_speculative_tokens", num_speculative_tokens, 1, MAX_DRAFT_TOKENS)
     check_draft_length(num_speculative_tokens)
@@ -95,7 +99,7 @@ def vllm_command(
             f"--zero-hop needs vLLM 0.29: in {version!r} requests to /v1/messages carry no tags"
         )
     runner = chosen_runner(extra, environment)
-    _check_extra(extra, runner)
+    _check_given(extra, given, runner)
     if checked.ragged_graphs:
         runner.check_is_v2("ragged_graphs")
     speculative = runner.speculative_config(
@@ -110,20 +114,21 @@ def vllm_command(
     if checked.keeps_outputs:
         defaults[SHUTDOWN_TIMEOUT] = SHUTDOWN_TIMEOUT_S  # by default vLLM kills its workers immediately
     return [
-        *(sys.executable, "-m", *_server(model, extra), "--host", host, "--port", str(port)),
+        *(sys.executable, "-m", *_server(model, given), "--host", host, "--port", str(port)),
         *("--worker-cls", WORKER, "--scheduler-cls", SCHEDULER),
         *("--speculative-config", json.dumps(speculative)),
         *(part for path in middleware for part in ("--middleware", path)),
-        *(part for flag, value in defaults.items() if flag not in _names(extra) for part in (flag, value)),
+        *(part for flag in defaults if flag not in names(given) for part in (flag, defaults[flag])),
         *extra,
     ]
 
 
 def num_ranks(arguments: Sequence[str]) -> int:
     """Return the number of data-parallel ranks that a vLLM with these flags chooses from; 1 if unknown."""
-    if not OTHER_BALANCER_FLAGS.isdisjoint(_names(arguments)):
+    arguments = expanded(arguments)
+    if not OTHER_BALANCER_FLAGS.isdisjoint(names(arguments)):
         return 1
-    sizes = (_value(arguments, name) for name in DATA_PARALLEL_FLAGS)
+    sizes = (value(arguments, name) for name in DATA_PARALLEL_FLAGS)
     return next((int(size) for size in sizes if size and size.isdecimal() and int(size)), 1)
 
 
@@ -136,7 +141,8 @@ def vllm_environment(
     environment = {} if control_token is None else {TOKEN_VARIABLE: control_token}
     if settings:
         environment[SETTINGS_VARIABLE] = json.dumps(dict(settings))
-    timeout_s = _value(command, SHUTDOWN_TIMEOUT)
+    command = expanded(command)
+    timeout_s = value(command, SHUTDOWN_TIMEOUT)
     keeps_outputs = _in_force(settings, command).keeps_outputs
     if keeps_outputs and timeout_s and timeout_s.isdecimal() and int(timeout_s) > WORKER_SHUTDOWN_S:
         # with tensor parallelism a worker is a process of its own, and is killed after its own time-out
@@ -148,30 +154,31 @@ def chosen_runner(extra: Sequence[str] = (), environment: Mapping[str, str] = os
     """Return the model runner of a server with these flags of vLLM and these variables."""
     version = installed_version()
     assert version is not None
+    given = expanded(extra)
     return ModelRunner.choose(
         version,
         environment,
-        set(_names(extra)),
+        set(names(given)),
         is_for_cpus=is_for_cpus(),
-        recomputes_failed_loads=_recomputes_failed_loads(extra),
+        recomputes_failed_loads=_recomputes_failed_loads(given),
     )
 
 
-def _recomputes_failed_loads(extra: Sequence[str]) -> bool:
+def _recomputes_failed_loads(given: Sequence[str]) -> bool:
     """Return True if vLLM computes blocks of the KV cache that a connector fails to load."""
-    policy = _value(extra, f"{KV_TRANSFER_FLAG}.{KV_LOAD_POLICY}".replace("_", "-"))
+    policy = value(given, f"{KV_TRANSFER_FLAG}.{KV_LOAD_POLICY}")
     try:
-        config = json.loads(_value(extra, KV_TRANSFER_FLAG) or "{}")
+        config = json.loads(value(given, KV_TRANSFER_FLAG) or "{}")
     except ValueError:  # vLLM reports it
         config = None
-    given = config.get(KV_LOAD_POLICY) if isinstance(config, dict) else None
-    return "recompute" in (policy, given)
+    in_config = config.get(KV_LOAD_POLICY) if isinstance(config, dict) else None
+    return "recompute" in (policy, in_config)
 
 
-def _server(model: str, extra: Sequence[str]) -> list[str]:
+def _server(model: str, given: Sequence[str]) -> list[str]:
     """Return the module to run, and its model. Only vLLM's own command starts several API servers."""
-    given = (_value(extra, name) for name in API_SERVER_FLAGS)
-    number = next(filter(None, given), "1")
+    numbers = (value(given, name) for name in API_SERVER_FLAGS)
+    number = next(filter(None, numbers), "1")
     if number.isdecimal() and int(number) <= 1:
         return [SERVER_MODULE, "--model", model]
     if not has_own_command():
@@ -182,39 +189,34 @@ def _server(model: str, extra: Sequence[str]) -> list[str]:
     return [OWN_COMMAND_MODULE, "serve", model]
 
 
-def _check_extra(extra: Sequence[str], runner: ModelRunner) -> None:
-    for name in _names(extra):
-        if name in OURS or name.startswith("--speculative-config."):
-            raise ConfigError(
-                f"{name} is set by agentspec: see agentspec serve --help for what can be chosen"
-            )
-    check_executor(_value(extra, EXECUTOR_FLAG))
+def _check_given(extra: Sequence[str], given: Sequence[str], runner: ModelRunner) -> None:
+    """Raise ConfigError if a flag is the plugin's, or if the plugin can't work with it.
+
+    Args:
+        extra: the user's flags.
+        given: the same, with those of a configuration file.
+    """
+    _refuse(extra, OURS)
+    _refuse(config_file(extra), [name for name in OURS if name not in PLACES])  # ours come later, and win
+    check_executor(value(given, EXECUTOR_FLAG))
     for name in () if runner.is_v2 else PIPELINE_FLAGS:
-        size = _value(extra, name)
+        size = value(given, name)
         if size is not None and size.isdecimal():  # vLLM refuses anything else
             check_pipeline(int(size))
 
 
-def _names(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the flags among the arguments, as vLLM reads them: ``--worker_cls=x`` is ``--worker-cls``."""
-    for argument in arguments:
-        if argument.startswith("-"):
-            yield argument.partition("=")[0].replace("_", "-")
-
-
-def _value(arguments: Sequence[str], name: str) -> str | None:
-    """Return the last value of a flag; None if it is not among the arguments."""
-    value: str | None = None
-    rest = iter(arguments)
-    for argument in rest:
-        if next(_names([argument]), None) == name:
-            value = argument.partition("=")[2] if "=" in argument else next(rest, "")
-    return value
+def _refuse(arguments: Sequence[str], refused: Sequence[str]) -> None:
+    for flag in names(arguments):
+        if flag.lstrip("-").startswith(SPECULATIVE_START) or any(is_meant(flag, name) for name in refused):
+            raise ConfigError(
+                f"{flag} {value(arguments, flag)!r} sets what agentspec sets itself: leave it out of vLLM's "
+                "arguments, and use --max-draft, --draft-model and other options of agentspec serve --help"
+            )
 
 
 def _in_force(settings: Mapping[str, object] | None, command: Sequence[str]) -> PluginSettings:
     """Return these settings and, for the rest, those in the command. Raises ConfigError if one is invalid."""
-    config = _value(command, ADDITIONAL_CONFIG)
+    config = value(command, ADDITIONAL_CONFIG)
     try:
         given = json.loads(config or "{}")
     except ValueError:

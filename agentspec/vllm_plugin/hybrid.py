@@ -27,10 +27,7 @@ def check_draft_model(vllm_config: VllmConfig) -> None:
     """Raise ConfigError if vLLM's draft model can't draft together with the trees."""
     spec = vllm_config.speculative_config
     refused = {
-        f"draft_sample_method {spec.draft_sample_method!r}": spec.draft_sample_method != "greedy",
         "enable_adaptive_verification": spec.enable_adaptive_verification,
-        "num_speculative_tokens_per_batch_size": spec.uses_dynamic_speculative_decoding(),
-        "parallel_drafting": spec.parallel_drafting,
         "a model with several MTP modules": spec.use_multi_module_mtp(),
         "prefill context parallelism": vllm_config.parallel_config.prefill_context_parallel_size > 1,
     }

@@ -25,6 +25,7 @@ from agentspec.vllm_plugin.cores import cores_of_parent
 from agentspec.vllm_plugin.draft_slots import DRAFTS, LATE_DRAFTS
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.grammar_drafts import DICTATED
+from agentspec.vllm_plugin.lossless import check_lossless
 from agentspec.vllm_plugin.model_runner import (
     DEFAULT_MAX_DRAFT,
     MODEL_METHODS,
@@ -191,6 +192,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         config = self.vllm_config
         runner = ModelRunner(self.use_v2_model_runner)
         spec, wanted = config.speculative_config, runner.speculative_config(DEFAULT_MAX_DRAFT)
+        if spec is not None:
+            check_lossless(spec)
         if spec is not None and runner.is_v2 and spec.method in MODEL_METHODS:
             from agentspec.vllm_plugin.hybrid import check_draft_model
 

@@ -3,56 +3,48 @@
 from __future__ import annotations
 
 import warnings
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.model_runner import PROPOSER
 from agentspec.vllm_plugin.versions import MOST_DRAFT_TOKENS
 from benchmarks.vllm.chats import load
 from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.speculators import Speculator
+from tests.real_vllm.support.started import check, parsed
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
     from vllm.v1.sample.rejection_sampler import MAX_SPEC_LEN
 
-    from agentspec.vllm_plugin.worker import AgentSpecWorker
-
 LONGEST = Speculator("longest", num_tokens=MOST_DRAFT_TOKENS, settings={"price": 0.0})
 
 
-def check(*, num_speculative_tokens: int = 32, num_stages: int = 1, backend: str = "mp") -> None:
-    """Run the worker's check of a configuration that a server started by hand may have."""
-    config = SimpleNamespace(
-        speculative_config=SimpleNamespace(
-            method="custom_class", model=PROPOSER, num_speculative_tokens=num_speculative_tokens
-        ),
-        parallel_config=SimpleNamespace(
-            pipeline_parallel_size=num_stages, distributed_executor_backend=backend
-        ),
-        additional_config={},
-    )
-    AgentSpecWorker._check(SimpleNamespace(vllm_config=config, use_v2_model_runner=False))
+def check_flags(*flags: str) -> None:
+    """Run the worker's check of a server started by hand with these flags."""
+    arguments = parsed(flags)
+    assert arguments is not None
+    check(arguments, {})
 
 
 def test_the_worker_knows_the_limit_of_its_own_vllm() -> None:
     assert MOST_DRAFT_TOKENS == MAX_SPEC_LEN
-    check(num_speculative_tokens=MAX_SPEC_LEN)
+    arguments = parsed()
+    assert arguments is not None
+    check(arguments, {"num_speculative_tokens": MAX_SPEC_LEN})
     with pytest.raises(ConfigError, match=rf"at most {MAX_SPEC_LEN} draft tokens .* not {MAX_SPEC_LEN + 1}"):
-        check(num_speculative_tokens=MAX_SPEC_LEN + 1)
+        check(arguments, {"num_speculative_tokens": MAX_SPEC_LEN + 1})
 
 
 def test_pipeline_parallelism_is_refused_with_its_own_reason() -> None:
     with pytest.raises(ConfigError, match="pipeline parallelism"):
-        check(num_stages=2)
+        check_flags("--pipeline-parallel-size", "2")
 
 
 def test_ranks_that_schedule_by_themselves_are_refused() -> None:
     with pytest.raises(ConfigError, match="each rank schedules by itself"):
-        check(backend="external_launcher")
+        check_flags("--distributed-executor-backend", "external_launcher")
 
 
 @pytest.mark.slow

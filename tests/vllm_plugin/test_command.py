@@ -11,6 +11,13 @@ from agentspec.vllm_plugin import command
 from agentspec.vllm_plugin.command import WORKER, num_ranks, vllm_command, vllm_environment
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, PROPOSER, SCHEDULER, ModelRunner
 from agentspec.vllm_plugin.settings import PluginSettings
+from tests.vllm_plugin.support.speculative_arguments import (
+    CHANGED,
+    CHANGED_BY_FILE,
+    UNCHANGED,
+    UNCHANGED_BY_FILE,
+    by_file,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -102,16 +109,50 @@ def test_settings_in_the_users_additional_config_are_checked() -> None:
     [
         "--worker-cls",
         "--worker_cls=x",
-        "--speculative-config",
-        "-sc",
-        "--speculative-config.method",
+        "--worker",
         "--port",
+        "--por",
         "--scheduler-cls",
     ],
 )
 def test_flags_of_the_plugin_are_refused(flag: str) -> None:
-    with pytest.raises(ConfigError, match=flag.partition("=")[0].replace("_", "-")):
+    with pytest.raises(ConfigError, match=flag.partition("=")[0].replace("_", "-") + " 'x' sets what"):
         vllm_command("m", [flag, "x"])
+
+
+@pytest.mark.parametrize("arguments", CHANGED)
+def test_arguments_that_change_the_speculative_settings_are_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"^-.* '.+' sets what agentspec sets itself: leave it out "):
+        vllm_command("m", arguments)
+
+
+@pytest.mark.parametrize("text", CHANGED_BY_FILE)
+def test_a_file_that_changes_the_speculative_settings_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sets what agentspec sets itself"):
+        vllm_command("m", by_file(text, tmp_path))
+
+
+@pytest.mark.parametrize("arguments", UNCHANGED)
+def test_other_arguments_are_passed_on(arguments: tuple[str, ...]) -> None:
+    assert vllm_command("m", arguments) == [*vllm_command("m"), *arguments]
+
+
+@pytest.mark.parametrize("text", [*UNCHANGED_BY_FILE, "", "[1]", "{", "a: b: c"])
+def test_a_file_that_changes_something_else_is_passed_on(text: str, tmp_path: Path) -> None:
+    arguments = by_file(text, tmp_path)
+    assert vllm_command("m", arguments)[-2:] == list(arguments)
+    assert vllm_command("m", ["--config", str(tmp_path / "none.yaml")])  # vLLM reports it
+
+
+def test_what_a_file_says_counts_as_if_it_stood_on_the_command_line(tmp_path: Path) -> None:
+    arguments = by_file("data-parallel-size: 4\nenable_dbo: yes\nshutdown-timeout: 7", tmp_path)
+    assert num_ranks(arguments) == 4
+    assert num_ranks([*arguments, "-dp", "2"]) == 4  # as of several spellings: the first
+    assert not command.chosen_runner(arguments, {}).is_v2
+    settings = {"forest_file": str(tmp_path / "forest")}
+    assert "--shutdown-timeout" not in vllm_command("m", arguments, settings=settings)
+    with pytest.raises(ConfigError, match="external_launcher"):
+        vllm_command("m", by_file("distributed_executor_backend: external_launcher", tmp_path))
 
 
 def test_an_older_vllm_is_not_asked_for_what_it_does_not_know(version: Any) -> None:

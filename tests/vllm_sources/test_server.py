@@ -31,6 +31,7 @@ SpeculativeMethod = Literal["ngram", GpuTypes]
 class SpeculativeConfig:
     method: SpeculativeMethod
     num_speculative_tokens: int
+    rejection_sample_method: str = "standard"
 """,
     "vllm/config/vllm.py": "if speculative.method in ('suffix', 'eagle'):\n    refuse()\n",
     "vllm/sampler.py": "MAX_SPEC_LEN = 128\n@jit\ndef kernel(out, values): ...\n",
@@ -87,6 +88,7 @@ def all_of(theirs: Package, files: list[OwnFile], config: str = CONFIG) -> list[
         *server.missing_state(theirs, files),
         *server.wrong_kernels(theirs, files),
         *server.missing_number(theirs, "vllm.sampler.MAX_SPEC_LEN", 128),
+        *server.unknown_settings(theirs),
     ]
 
 
@@ -103,6 +105,8 @@ def test_nothing_is_found_where_all_is_there(tmp_path: Path) -> None:
         ("vllm/entrypoints/cli_args.py", "disable_docs", "docs", "there is no flag --no-disable-docs"),
         ("vllm/config/__init__.py", '"ngram_gpu"', '"other"', "there is no speculative method 'ngram_gpu'"),
         ("vllm/config/__init__.py", "num_spec", "most_spec", "has no num_speculative_tokens"),
+        ("vllm/config/__init__.py", "rejection_", "typical_", "the new setting typical_sample_method"),
+        ("vllm/engine/arg_utils.py", '"--worker-cls"', '"--worker-cls", "-se"', "new short flag -se"),
         (
             "vllm/config/__init__.py",
             "class SpeculativeConfig",

@@ -54,6 +54,7 @@ def check(version: str, sources: Path, root: Path) -> Report:
     findings += server.missing_paths(package, files)
     findings += server.wrong_kernels(package, files)
     findings += server.missing_number(package, MOST_SPEC_LEN, MOST_DRAFT_TOKENS)
+    findings += server.unknown_settings(package)
     findings += server.untagged_paths(package, number)
     findings += server.missing_state(package, files)
     return Report(version, frozenset(uses.names), frozenset(uses.absent), tuple(dict.fromkeys(findings)))

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 from agentspec.gateway.call import Endpoint
 from agentspec.vllm_plugin import command
+from agentspec.vllm_plugin.lossless import DRAFTERS
 from agentspec.vllm_plugin.versions import FIRST_WITH_MESSAGE_TAGS, parse
 from agentspec.wire import XARGS_FIELD
 from tests.vllm_sources.support import table
@@ -143,6 +144,19 @@ def missing_number(package: Package, path: str, ours: int) -> Iterator[str]:
     theirs = value.value if isinstance(value, ast.Constant) else None
     if theirs != ours:
         yield f"{path} is {theirs}, ours is {ours}"
+
+
+def unknown_settings(package: Package) -> Iterator[str]:
+    """Yield the speculative settings that nobody has judged yet, and flags that collide with ``-s``."""
+    definition = package.find("vllm.config.SpeculativeConfig")
+    fields = [] if definition is None else class_of(definition).node.body
+    for field in fields:
+        name = ast.unparse(field.target) if isinstance(field, ast.AnnAssign) else None
+        if name is not None and name not in DRAFTERS | table.LEFT_ALONE:
+            yield f"speculative_config has the new setting {name}: may it change outputs?"
+    for flag in known_flags(package):
+        if flag.startswith("-s") and flag != "-sc":
+            yield f"there is a new short flag {flag}, and -s may no longer be short for -sc"
 
 
 def untagged_paths(package: Package, version: tuple[int, int]) -> Iterator[str]:

@@ -91,6 +91,18 @@ NEVER_READ = {
     "prepare_watermarking": "vLLM refuses watermarking with our methods",
 }
 
+# speculative settings that a server with the plugin may only have at their defaults
+LEFT_ALONE = frozenset(
+    (
+        *("rejection_sample_method", "synthetic_acceptance_rates", "synthetic_acceptance_length"),  # lossy
+        *("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k"),  # lossy
+        *("draft_sample_method", "parallel_drafting", "num_speculative_tokens_per_batch_size"),
+        *("suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests"),
+        *("suffix_decoding_max_spec_factor", "suffix_decoding_min_token_prob"),
+        *("dspark_draft_topk", "xpress_topc"),
+    )
+)
+
 # calls that vLLM makes in this order, on which a file of ours relies
 ORDERS = (
     (
