@@ -33,6 +33,7 @@ TRACE_HEADER = "x-agentspec-trace"  # 1 = trace every decode step: its draft, an
 # response headers
 STAGE_SOURCE_HEADER = "x-agentspec-stage-source"
 REQUEST_ID_HEADER = "x-request-id"
+LEFT_OUT_HEADER = "x-agentspec-left-out"  # parts, items and tools of the request that the model is not shown
 
 # keys inside the body's vllm_xargs; the gateway overwrites every key with this prefix
 XARGS_FIELD = "vllm_xargs"

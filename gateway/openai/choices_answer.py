@@ -11,6 +11,7 @@ from typing import Any
 from agentspec.errors import EngineError
 from agentspec.gateway.http.api_response import DONE_EVENT, EVENT_STREAM_HEADERS, ApiResponse, encode_event
 from agentspec.gateway.openai.answer_forms import AnswerForm, ChatForm, Choice, CompletionForm
+from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
@@ -31,13 +32,15 @@ class ChoicesAnswer:
     requests: Sequence[GenerationRequest]
     created: int = field(default_factory=lambda: int(time.time()))
     answer_usage: AnswerUsage = field(default_factory=AnswerUsage)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     @classmethod
     def of_chat(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:
         """Create the answer to ``POST /v1/chat/completions``. Raises RequestError."""
-        body, answer_id = read_as(ChatBody, given), _answer_id(ChatForm.id_prefix)
-        request = chat_request(body, tags, answer_id)
-        return cls(ChatForm(reads_calls=may_call(request)), answer_id, model, body, [request])
+        body, answer_id, left_out = read_as(ChatBody, given), _answer_id(ChatForm.id_prefix), LeftOut()
+        request = chat_request(body, tags, answer_id, left_out)
+        form = ChatForm(reads_calls=may_call(request))
+        return cls(form, answer_id, model, body, [request], left_out=left_out)
 
     @classmethod
     def of_completion(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ChoicesAnswer:

@@ -1,64 +1,121 @@
-"""Parsing of message contents, roles and the predicted output."""
+"""Parsing of message contents and of the predicted output.
+
+Contents come as text or as parts. Agents keep the answers of several APIs in one history, so the parts of all
+of them are read: OpenAI's chat and responses, vLLM's, and Anthropic's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import RequestError
+from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.wire import MAX_PREDICTION_CHARS
 
-CHAT_PARTS = ("text",)
-RESPONSES_PARTS = ("input_text", "output_text", "text")
+# types of parts, and the member that holds the text
+TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+# reasoning, and calls of the server's own tools: the text that follows from them is in the history, too
+LEFT_OUT_PARTS = frozenset(
+    (
+        "reasoning",
+        "reasoning_text",
+        "redacted_thinking",
+        "server_tool_use",
+        "summary_text",
+        "thinking",
+        "web_search_tool_result",
+    )
+)
 
 
-def read_text(content: object, param: str, kinds: Collection[str] = CHAT_PARTS) -> str:
-    """Return the text of ``content``, its parts joined by newlines as in vLLM.
+@dataclass(slots=True)
+class Content:
+    """The parts of one content.
 
-    ``kinds`` are the accepted types of text parts. Raises RequestError, which names ``param``, for others.
+    Attributes:
+        texts: text of each text part.
+        calls: ``tool_use`` parts, in the form of chat's ``tool_calls``.
+        results: ``tool_result`` parts, as messages of the role ``tool``.
     """
-    if isinstance(content, str):
-        return content
+
+    texts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The texts, joined by newlines as in vLLM."""
+        return "\n".join(self.texts)
+
+
+def read_content(content: object, param: str, left_out: LeftOut) -> Content:
+    """Return the parts of ``content``. ``None`` has none.
+
+    Raises:
+        RequestError: a part is neither text nor a call, for example an image. The error names ``param``.
+    """
+    if content is None or isinstance(content, str):
+        return Content([content] if content else [])
     if not isinstance(content, list):
         raise RequestError(f"{param} must be a string or a list of text parts, not {content!r}", param=param)
-    texts = []
+    read = Content()
     for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else None
-        text = part.get("text") if kind in kinds else None
-        if not isinstance(text, str):
-            raise RequestError(
-                f"{param}[{index}] must be a text part, not of type {kind!r}", param=f"{param}[{index}]"
-            )
-        texts.append(text)
-    return "\n".join(texts)
+        _add(read, part, f"{param}[{index}]", left_out)
+    return read
 
 
-def read_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with contents as text, and roles that templates support. Raises RequestError."""
-    return [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
+def read_text(content: object, param: str, left_out: LeftOut | None = None) -> str:
+    """Return the text of ``content``. Raises RequestError for other parts, as :func:`read_content`."""
+    read = read_content(content, param, left_out or LeftOut())
+    if read.calls or read.results:
+        raise RequestError(f"{param} must hold text, and has a call of a tool or its result", param=param)
+    return read.text
 
 
-def template_role(role: object, param: str) -> str:
-    """Return the role under the name that templates support. Raises RequestError if it is not a name."""
-    if not isinstance(role, str) or not role:
-        raise RequestError(f"{param} must be a string, not {role!r}", param=param)
-    return "system" if role == "developer" else role
+def read_output(output: object, param: str, left_out: LeftOut) -> str:
+    """Return the output of a tool as text. One that is no text and has no text parts is shown as JSON."""
+    if output is None or isinstance(output, str) or _has_parts(output):
+        return read_text(output, param, left_out)
+    return json_text(output)
 
 
-def _message(param: str, message: dict[str, Any]) -> dict[str, Any]:
-    role = template_role(message.get("role"), f"{param}.role")
-    has_calls = _has_tool_calls(message.get("tool_calls"), f"{param}.tool_calls")
-    content = message.get("content")
-    if content is None and has_calls:
-        content = ""  # not null: most templates concatenate it
-    return {**message, "role": role, "content": read_text(content, f"{param}.content")}
+def json_text(value: object) -> str:
+    """Return ``value`` as JSON, as it would stand in a call's arguments."""
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _has_tool_calls(calls: object, param: str) -> bool:
-    """True if there are tool calls. Raises RequestError if ``calls`` is not a list of objects."""
-    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
-        raise RequestError(f"{param} must be a list of objects, not {calls!r}", param=param)
-    return bool(calls)
+def _has_parts(output: object) -> bool:
+    return isinstance(output, list) and all(map(_is_part, output))
+
+
+def _is_part(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, dict) and "type" in value)
+
+
+def _add(read: Content, part: object, param: str, left_out: LeftOut) -> None:
+    if isinstance(part, str):  # vLLM takes them, too
+        read.texts.append(part)
+        return
+    kind = part.get("type") if isinstance(part, dict) else None
+    if isinstance(part, dict) and isinstance(kind, str):
+        if kind in TEXT_PARTS and isinstance(text := part.get(TEXT_PARTS[kind]) or "", str):
+            read.texts.append(text)
+            return
+        if kind in LEFT_OUT_PARTS:
+            left_out.add("messages", kind)
+            return
+        if kind == "tool_use" and isinstance(name := part.get("name"), str):
+            function = {"name": name, "arguments": json_text(part.get("input") or {})}
+            read.calls.append({"id": part.get("id"), "type": "function", "function": function})
+            return
+        if kind == "tool_result":
+            text = read_output(part.get("content"), f"{param}.content", left_out)
+            read.results.append({"role": "tool", "tool_call_id": part.get("tool_use_id"), "content": text})
+            return
+    raise RequestError(f"{param} must be a text part, not of type {kind!r}", param=param)
 
 
 def read_prediction(body: Mapping[str, Any]) -> str | None:
@@ -70,7 +127,9 @@ def read_prediction(body: Mapping[str, Any]) -> str | None:
         raise RequestError(
             f"prediction must be an object, not {prediction!r}", param="prediction", code="invalid_value"
         )
-    text = read_text(prediction.get("content"), "prediction.content")
+    if prediction.get("content") is None:
+        raise RequestError("prediction.content is missing", param="prediction.content")
+    text = read_text(prediction["content"], "prediction.content")
     if len(text) > MAX_PREDICTION_CHARS:
         raise RequestError(
             f"prediction.content has at most {MAX_PREDICTION_CHARS} characters, not {len(text)}",

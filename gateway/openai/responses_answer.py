@@ -11,6 +11,7 @@ from typing import Any
 from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse, encode_event
 from agentspec.gateway.openai.answer_forms import finish_reason
+from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.response_output import Event, ResponseObject, ResponseOutput
 from agentspec.gateway.openai.schemas import ResponsesBody, read_as
@@ -42,14 +43,16 @@ class ResponsesAnswer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     answer_usage: AnswerUsage = field(default_factory=AnswerUsage)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     @classmethod
     def of_body(cls, given: Mapping[str, Any], tags: Tags, model: str) -> ResponsesAnswer:
         """Create the answer to ``POST /v1/responses``. Raises RequestError."""
-        body = read_as(ResponsesBody, given)
-        request = responses_request(body, tags, f"resp_{uuid.uuid4().hex}")
+        body, left_out = read_as(ResponsesBody, given), LeftOut()
+        request = responses_request(body, tags, f"resp_{uuid.uuid4().hex}", left_out)
         response = ResponseObject(request.request_id, model, given)
-        return cls(response, bool(body.stream), [request], ToolCallReader() if may_call(request) else None)
+        reader = ToolCallReader() if may_call(request) else None
+        return cls(response, bool(body.stream), [request], reader, left_out=left_out)
 
     async def write(self, deltas: AsyncIterator[Indexed], api_response: ApiResponse) -> None:
         """Write the answer while the deltas arrive. Raises EngineError if they end before it has begun."""

@@ -1,21 +1,54 @@
-"""Conversion of ``input`` and ``tools`` of the responses API to chat messages and tools.
+"""Conversion of ``input`` of the responses API to chat messages.
 
-A function call is an item in the responses API, and a part of the assistant's message in chat. Reasoning
-items are dropped, since no template accepts them.
+A call of a tool is an item in the responses API, and a part of the assistant's message in chat. Items that no
+template accepts are left out, such as reasoning. Items that the conversation depends on are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import RESPONSES_PARTS, read_text, template_role
+from agentspec.gateway.openai.content import json_text, read_output, read_text
+from agentspec.gateway.openai.left_out import LeftOut
+from agentspec.gateway.openai.messages import Message, argument_text, template_role
 
-Message = dict[str, Any]
+Item = Mapping[str, Any]
+
+# calls of a client's tools, and how the model would have written their arguments
+CALLS: Mapping[str, Callable[[Item], str]] = {
+    "function_call": lambda item: argument_text(item.get("arguments")),
+    "custom_tool_call": lambda item: json_text({"input": item.get("input")}),
+    "mcp_call": lambda item: argument_text(item.get("arguments")),
+    "local_shell_call": lambda item: json_text(item.get("action") or {}),
+    "shell_call": lambda item: json_text(item.get("action") or {}),
+    "apply_patch_call": lambda item: json_text(item.get("operation") or {}),
+}
+OUTPUTS = frozenset(f"{kind}_output" for kind in CALLS if kind != "mcp_call")
+# what a server found out by itself, and its tools: the answers that follow are in the input, too
+LEFT_OUT_ITEMS = frozenset(
+    (
+        "additional_tools",
+        "code_interpreter_call",
+        "computer_call",
+        "configuration_update",
+        "file_search_call",
+        "ghost_snapshot",  # Codex's own
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "reasoning",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    )
+)
 
 
-def read_input(given: object, instructions: str | None) -> list[Message]:
+def read_input(given: object, instructions: str | None, left_out: LeftOut | None = None) -> list[Message]:
     """Return the messages, ``instructions`` first. Raises RequestError, which names the item."""
     messages = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
@@ -25,62 +58,72 @@ def read_input(given: object, instructions: str | None) -> list[Message]:
             f"input must be a string or a list of items, and not empty: {given!r}", param="input"
         )
     for index, item in enumerate(given):
-        _add(messages, item, f"input[{index}]")
-    return messages
+        _add(messages, item, f"input[{index}]", left_out or LeftOut())
+    return _with_one_system_message(messages)
 
 
-def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return functions in the format of chat. Raises RequestError for other kinds of tools."""
-    return [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+def _with_one_system_message(messages: list[Message]) -> list[Message]:
+    """Join the system messages at the beginning: many templates know one only."""
+    num = next((index for index, one in enumerate(messages) if one["role"] != "system"), len(messages))
+    if num < 2:
+        return messages
+    text = "\n\n".join(message["content"] for message in messages[:num])
+    return [{"role": "system", "content": text}, *messages[num:]]
 
 
-def _add(messages: list[Message], item: object, param: str) -> None:
+def _add(messages: list[Message], item: object, param: str, left_out: LeftOut) -> None:
     if not isinstance(item, dict):
         raise RequestError(f"{param} must be an object, not {item!r}", param=param)
     kind = item.get("type") or "message"
     if kind == "message":
         role = template_role(item.get("role"), f"{param}.role")
-        text = read_text(item.get("content"), f"{param}.content", RESPONSES_PARTS)
+        text = read_text(item.get("content"), f"{param}.content", left_out)
         messages.append({"role": role, "content": text})
-    elif kind == "function_call":
-        _add_call(messages, item, param)
-    elif kind == "function_call_output":
-        text = read_text(item.get("output"), f"{param}.output", RESPONSES_PARTS)
-        messages.append({"role": "tool", "tool_call_id": _name(item, "call_id", param), "content": text})
-    elif kind != "reasoning":
+    elif kind in CALLS:
+        _add_call(messages, item, kind, param)
+        if kind == "mcp_call":
+            _add_output(messages, item, str(item.get("id")), param, left_out)
+    elif kind in OUTPUTS:
+        _add_output(messages, item, _call_id(item, param), param, left_out)
+    elif kind in LEFT_OUT_ITEMS:
+        left_out.add("input", kind)
+    else:
         raise RequestError(
-            f"{param}.type must be 'message', 'function_call', 'function_call_output' or 'reasoning' here,"
-            f" not {kind!r}",
+            f"{param}.type is not supported: {kind!r}. Send the conversation as messages, function_call and "
+            "function_call_output items",
             param=f"{param}.type",
             code="unsupported_value",
         )
 
 
-def _add_call(messages: list[Message], item: Mapping[str, Any], param: str) -> None:
+def _add_call(messages: list[Message], item: Item, kind: str, param: str) -> None:
     """Add the call to the preceding assistant's message, or to a new one without text."""
-    call = {
-        "id": _name(item, "call_id", param),
-        "type": "function",
-        "function": {"name": _name(item, "name", param), "arguments": _name(item, "arguments", param)},
-    }
+    name = item.get("name") or kind.removesuffix("_call")
+    if kind in ("function_call", "custom_tool_call", "mcp_call"):
+        name = _name(item, "name", param)
+    function = {"name": name, "arguments": CALLS[kind](item)}
+    call_id = str(item.get("id")) if kind == "mcp_call" else _call_id(item, param)
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
-    messages[-1].setdefault("tool_calls", []).append(call)
+    messages[-1].setdefault("tool_calls", []).append(
+        {"id": call_id, "type": "function", "function": function}
+    )
 
 
-def _function(tool: Mapping[str, Any], param: str) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        raise RequestError(
-            f"{param}.type must be 'function' here, not {tool.get('type')!r}",
-            param=f"{param}.type",
-            code="unsupported_value",
-        )
-    _name(tool, "name", param)
-    described = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    return {"type": "function", "function": described}
+def _add_output(messages: list[Message], item: Item, call_id: str, param: str, left_out: LeftOut) -> None:
+    output = item.get("output") if item.get("output") is not None else item.get("error")
+    text = read_output(output, f"{param}.output", left_out)
+    messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
 
-def _name(item: Mapping[str, Any], name: str, param: str) -> str:
+def _call_id(item: Item, param: str) -> str:
+    """Return the id of a call. Outputs of a local shell have it as their own id."""
+    if item.get("type") == "local_shell_call_output" and not item.get("call_id"):
+        return _name(item, "id", param)
+    return _name(item, "call_id", param)
+
+
+def _name(item: Item, name: str, param: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
         raise RequestError(f"{param}.{name} must be a string, not {value!r}", param=f"{param}.{name}")

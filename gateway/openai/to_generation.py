@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import read_messages
-from agentspec.gateway.openai.responses_input import read_input, read_tools
+from agentspec.gateway.openai.left_out import LeftOut
+from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.responses_input import read_input
 from agentspec.gateway.openai.schemas import (
     LOGPROBS_INCLUDED,
     ChatBody,
@@ -16,7 +17,7 @@ from agentspec.gateway.openai.schemas import (
     ResponsesBody,
     SamplingBody,
 )
-from agentspec.gateway.openai.tools import Tools, choose
+from agentspec.gateway.openai.tools import Tools, choose, read_tools
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.tags import Tags
 
@@ -37,15 +38,15 @@ RESPONSES_REFUSED = {
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
-def chat_request(body: ChatBody, tags: Tags, request_id: str) -> GenerationRequest:
-    """Return the request for a chat call. Raises RequestError."""
+def chat_request(body: ChatBody, tags: Tags, request_id: str, left_out: LeftOut) -> GenerationRequest:
+    """Return the request for a chat call, and add what it lacks to ``left_out``. Raises RequestError."""
     _refuse_unsupported(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
-    messages = read_messages(body.messages)
+    messages = read_messages(body.messages, left_out)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    chosen = choose(body.tools, body.tool_choice)
+    chosen = choose(read_tools(body.tools, left_out), body.tool_choice)
     sampling = _sampling(
         body,
         logprobs=logprobs,
@@ -57,15 +58,17 @@ def chat_request(body: ChatBody, tags: Tags, request_id: str) -> GenerationReque
     return _request(request_id, messages, sampling, tags, chosen.tools)
 
 
-def responses_request(body: ResponsesBody, tags: Tags, request_id: str) -> GenerationRequest:
-    """Return the request for a responses call. Raises RequestError."""
+def responses_request(
+    body: ResponsesBody, tags: Tags, request_id: str, left_out: LeftOut
+) -> GenerationRequest:
+    """Return the request for a responses call, and add what it lacks to ``left_out``. Raises RequestError."""
     _refuse_unsupported(body)
     for name, reason in RESPONSES_REFUSED.items():
         if getattr(body, name):
             raise RequestError(f"{name} is not supported: {reason}", param=name, code="unsupported_parameter")
     if body.top_logprobs and not body.has_logprobs:
         raise RequestError(f"top_logprobs needs {LOGPROBS_INCLUDED!r} in include", param="top_logprobs")
-    chosen = choose(read_tools(body.tools) if body.tools else None, body.tool_choice)
+    chosen = choose(read_tools(body.tools, left_out), body.tool_choice)
     sampling = _sampling(
         body,
         logprobs=(body.top_logprobs or 0) if body.has_logprobs else None,
@@ -73,7 +76,7 @@ def responses_request(body: ResponsesBody, tags: Tags, request_id: str) -> Gener
         json_schema=_text_schema(body),
         grammar=chosen.grammar,
     )
-    messages = read_input(body.input, body.instructions)
+    messages = read_input(body.input, body.instructions, left_out)
     return _request(request_id, messages, sampling, tags, chosen.tools)
 
 

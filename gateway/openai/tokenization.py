@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import read_messages
+from agentspec.gateway.openai.messages import read_messages
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody
+from agentspec.gateway.openai.tools import read_tools
 from agentspec.generation import Engine
 
 UNSUPPORTED = ("chat_template", "continue_final_message")
@@ -30,7 +31,7 @@ async def detokenize(engine: Engine, body: DetokenizeBody) -> dict[str, Any]:
 def _tokens(engine: Engine, body: TokenizeBody) -> dict[str, Any]:
     tokens = engine.tokenize(
         _prompt(body),
-        tools=body.tools,
+        tools=read_tools(body.tools),
         add_generation_prompt=body.add_generation_prompt,
         add_special_tokens=body.add_special_tokens,
     )

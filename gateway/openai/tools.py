@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import RequestError
+from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.generation import GenerationRequest
 
 OPEN = "<tool_call>"
@@ -138,6 +139,37 @@ class ChosenTools:
 
     tools: Tools | None = None
     grammar: str | None = None
+
+
+def read_tools(tools: Tools | None, left_out: LeftOut | None = None) -> list[dict[str, Any]] | None:
+    """Return the functions in the format of chat; None without any. Tools of other kinds are left out.
+
+    Raises:
+        RequestError: a tool has no kind, or a function no name.
+    """
+    names, functions = left_out or LeftOut(), []
+    for index, tool in enumerate(tools or ()):
+        kind, param = tool.get("type"), f"tools[{index}]"
+        if kind == "function":
+            functions.append(_function(tool, param))
+        elif isinstance(kind, str) and kind:
+            names.add("tools", kind)
+        else:
+            raise RequestError(f"{param}.type must be a string, not {kind!r}", param=f"{param}.type")
+    return functions or None
+
+
+def _function(tool: Mapping[str, Any], param: str) -> dict[str, Any]:
+    """Return a function in the format of chat, given in that format or in the flat one of responses."""
+    if "function" in tool:
+        param, function = f"{param}.function", tool["function"]
+    else:
+        function = {name: value for name, value in tool.items() if name != "type" and value is not None}
+        tool = {"type": "function", "function": function}
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name:
+        raise RequestError(f"{param}.name must be a string, not {name!r}", param=f"{param}.name")
+    return dict(tool)
 
 
 def choose(tools: Tools | None, choice: object) -> ChosenTools:

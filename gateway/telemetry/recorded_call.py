@@ -8,7 +8,7 @@ from typing import Any
 
 from agentspec.errors import RequestError
 from agentspec.gateway.call import Endpoint
-from agentspec.gateway.openai.content import read_messages
+from agentspec.gateway.openai.messages import read_messages
 from agentspec.gateway.openai.responses_input import read_input
 
 Json = dict[str, Any]
@@ -24,26 +24,12 @@ def recorded_request(path: str, body: Mapping[str, Any]) -> Json:
     if more := [name for name in MORE if body.get(name)]:
         raise RequestError(f"calls with {more[0]} are not recorded")
     if path == Endpoint.CHAT:
-        return {"messages": _said(body.get("messages") or []), "tools": body.get("tools")}
+        return {"messages": read_messages(body.get("messages") or []), "tools": body.get("tools")}
     if path == Endpoint.RESPONSES:
         return {"messages": read_input(body.get("input"), body.get("instructions"))}
     if path == Endpoint.COMPLETIONS and isinstance(body.get("prompt"), str):
         return {"prompt": body["prompt"]}
     raise RequestError(f"calls of {path} are not recorded in this form")
-
-
-def _said(messages: list[Json]) -> list[Json]:
-    """Return the messages unchanged. Raises RequestError if they hold more than text and function calls."""
-    read_messages(messages)
-    for message in messages:
-        _check_calls(message)
-    return messages
-
-
-def _check_calls(message: Json) -> None:
-    named = [(call.get("function") or {}).get("name") for call in message.get("tool_calls") or []]
-    if message.get("function_call") or not all(isinstance(name, str) for name in named):
-        raise RequestError("only calls of functions are recorded, as tool_calls have them")
 
 
 def recorded_response(path: str, answer: bytes) -> Json:

@@ -16,6 +16,7 @@ from agentspec.gateway.errors import MethodNotAllowedError, UnknownUrlError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.request_body import parse_body
 from agentspec.gateway.openai.choices_answer import ChoicesAnswer
+from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed, fan_in
 from agentspec.gateway.openai.responses_answer import ResponsesAnswer
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
@@ -39,6 +40,10 @@ class EmbeddedAnswer(Protocol):
     @property
     def requests(self) -> Sequence[GenerationRequest]:
         """Requests for the engine."""
+
+    @property
+    def left_out(self) -> LeftOut:
+        """The parts of the call that the engine is not given."""
 
     async def write(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
         """Write the answer while the deltas arrive."""
@@ -95,6 +100,7 @@ class EmbeddedUpstream:
             raise MethodNotAllowedError(call.method, call.path, "POST")
         answer = ANSWERS[call.path](call.body, call.tags, self._engine.model.name)
         self._check_model(call.model)
+        response.headers.extend(answer.left_out.headers())
         async with aclosing(
             fan_in([self._engine.generate(request) for request in answer.requests])
         ) as deltas:

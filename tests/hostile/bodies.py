@@ -89,8 +89,55 @@ class BodyAttack:
         check_error(answer.status_code, answer.headers["content-type"], answer.content)
 
 
+def _turn(what: str, /, **members: Any) -> BodyAttack:
+    """Return a turn that some API answered, in a history: refused once, the agent would be lost for good."""
+    messages = [{"role": "user", "content": "hi"}, members, {"role": "user", "content": "Go on."}]
+    return BodyAttack(
+        f"a turn: {what}", json.dumps({"messages": messages, "max_tokens": 1}).encode(), ANSWERED
+    )
+
+
+def _item(what: str, /, **members: Any) -> BodyAttack:
+    body = {"input": [{"role": "user", "content": "hi"}, members], "max_output_tokens": 1}
+    return BodyAttack(f"an item: {what}", json.dumps(body).encode(), ANSWERED, "/v1/responses")
+
+
+ANSWERED = frozenset((200,))
+FUNCTION = {"name": "f", "arguments": ""}
+HISTORIES = [
+    *(
+        _turn(f"{role} without content", role=role, content=None)
+        for role in ("user", "assistant", "tool", "function")
+    ),
+    _turn("no calls", role="assistant", content=None, tool_calls=[]),
+    _turn(
+        "nulls", role="assistant", content=None, tool_calls=None, function_call=None, refusal=None, audio=None
+    ),
+    _turn("an old call", role="assistant", content=None, function_call=FUNCTION),
+    _turn(
+        "empty arguments",
+        role="assistant",
+        tool_calls=[{"id": "c", "type": "function", "function": FUNCTION}],
+    ),
+    _turn(
+        "a custom call",
+        role="assistant",
+        tool_calls=[{"type": "custom", "custom": {"name": "f", "input": "x"}}],
+    ),
+    _turn("a refusal", role="assistant", content=[{"type": "refusal", "refusal": "no"}]),
+    _turn("thoughts", role="assistant", content=[{"type": "thinking", "thinking": "hm", "signature": ""}]),
+    _item("reasoning", type="reasoning", summary=[]),
+    _item("no output", type="function_call_output", call_id="c", output=None),
+    _item("empty arguments", type="function_call", call_id="c", name="f", arguments=""),
+    _item("a refusal", type="message", role="assistant", content=[{"type": "refusal", "refusal": "no"}]),
+    _item("a second system message", role="developer", content="Obey."),
+    _item("a search", type="web_search_call", id="ws_1", status="completed", action={}),
+    _item("a custom call", type="custom_tool_call", call_id="c", name="f", input="x"),
+]
+
 BODIES: list[FieldAttack | BodyAttack] = [
     *(FieldAttack(path, right, name) for path, right, names in FIELDS for name in names),
+    *HISTORIES,
     BodyAttack("nothing", b""),
     BodyAttack("no JSON", b"\x00\xff"),
     BodyAttack("a list", b"[]"),

@@ -7,7 +7,6 @@ The environment offers what Hugging Face's does (their documentation on writing 
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -48,6 +47,18 @@ TOOLS_TEMPLATE = """\
 """
 
 
+# what a template may raise by its own choice, or because a message lacks what it reads
+TEMPLATE_ERRORS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 class ChatTemplate:
     """One compiled template.
 
@@ -78,21 +89,34 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text.
 
+        A history that the template refuses is shown in its plainest form, see :func:`plain_messages`.
+
         Raises:
-            RequestError: a message is malformed, or the template refuses the messages.
+            RequestError: a message is malformed, or the template refuses the messages in both forms.
         """
         normalized = normalized_messages(messages)
         try:
-            return self._template.render(
-                messages=normalized,
-                tools=[dict(tool) for tool in tools] if tools else None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-            )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            return self._rendered(normalized, tools, add_generation_prompt)
+        except TEMPLATE_ERRORS as error:
+            plain = plain_messages(normalized)
+            if plain != normalized:
+                try:
+                    return self._rendered(plain, tools, add_generation_prompt)
+                except TEMPLATE_ERRORS:
+                    pass  # the first error speaks of the messages as they were sent
             message = f"the model's chat template refuses these messages: {error}"
             raise RequestError(message, param="messages") from error
+
+    def _rendered(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, begins_answer: bool
+    ) -> str:
+        return self._template.render(
+            messages=messages,
+            tools=[dict(tool) for tool in tools] if tools else None,
+            documents=None,
+            add_generation_prompt=begins_answer,
+            **self._special_tokens,
+        )
 
 
 def normalized_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -144,9 +168,53 @@ def _tool_call(call: object) -> object:
         raise RequestError(f"a tool call needs a function, not {call!r}", param="messages")
     function = dict(call["function"])
     if isinstance(function.get("arguments"), str):
-        with contextlib.suppress(ValueError, RecursionError):  # a template can still show it as text
-            function["arguments"] = json.loads(function["arguments"])
+        function["arguments"] = _parsed(function["arguments"])
     return {**call, "function": function}
+
+
+def _parsed(arguments: str) -> object:
+    """Return the value of JSON text, as loosely as models write it; other text, which can still be shown."""
+    try:
+        return json.loads(arguments, strict=False) if arguments.strip() else {}
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Return a history in a form that strict templates accept.
+
+    All system messages are one at the beginning. Adjacent messages of a user are one, and those of an
+    assistant without calls. Arguments of a call that are no object become the only member of one.
+    """
+    system = [message["content"] for message in messages if message["role"] == "system"]
+    plain: list[dict[str, Any]] = [{"role": "system", "content": _joined(system)}] if system else []
+    for message in messages:
+        if message["role"] == "system":
+            continue
+        if plain and _are_one_turn(plain[-1], message):
+            plain[-1] |= {"content": _joined([plain[-1]["content"], message["content"]])}
+        else:
+            plain.append(_with_objects(message))
+    return plain
+
+
+def _joined(texts: Sequence[str | None]) -> str:
+    return "\n\n".join(text for text in texts if text)
+
+
+def _are_one_turn(one: Message, other: Message) -> bool:
+    is_only_text = not one.get("tool_calls") and not other.get("tool_calls")
+    return is_only_text and one["role"] == other["role"] and one["role"] in ("user", "assistant")
+
+
+def _with_objects(message: Message) -> dict[str, Any]:
+    calls = [
+        {**call, "function": {**call["function"], "arguments": {"arguments": call["function"]["arguments"]}}}
+        if not isinstance(call["function"].get("arguments", {}), Mapping)
+        else call
+        for call in message.get("tool_calls") or ()
+    ]
+    return {**message, "tool_calls": calls} if calls else dict(message)
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

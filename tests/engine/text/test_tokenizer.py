@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row per line)
 from __future__ import annotations
 
 import json
@@ -308,3 +309,61 @@ def test_broken_files(own: Path) -> None:
     (own / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
         Tokenizer.load(own)
+
+
+STRICT = """\
+{% for m in messages %}
+{% if m.role == 'system' and not loop.first %}{{ raise_exception('one system message only') }}{% endif %}
+{% if not loop.first and m.role != 'system' and m.role == loop.previtem.role %}{{ raise_exception('roles must alternate') }}{% endif %}
+{% for call in m.tool_calls or [] %}{% for name, value in call.function.arguments.items() %}
+{{ call.function.name }}.{{ name }}={{ value }}
+{% endfor %}{% endfor %}
+{{ m.role }}: {{ m.content }}
+{% endfor %}
+"""
+
+
+def said(role: str, content: str, *arguments: Any) -> dict[str, Any]:
+    calls = [{"function": {"name": "f", "arguments": given}} for given in arguments]
+    return {"role": role, "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+@pytest.mark.parametrize(
+    ("messages", "shown"),
+    [
+        ([said("system", "a"), said("user", "b")], "system: a\nuser: b\n"),
+        ([said("system", "a"), said("system", "b"), said("user", "c")], "system: a\n\nb\nuser: c\n"),
+        ([said("user", "a"), said("system", "b"), said("user", "c")], "system: b\nuser: a\n\nc\n"),
+        ([said("user", "a"), said("assistant", ""), said("assistant", "b")], "user: a\nassistant: b\n"),
+        ([said("assistant", "", "")], "assistant: \n"),
+        ([said("assistant", "", '{"a": "b\nc"}')], "f.a=b\nc\nassistant: \n"),
+        ([said("assistant", "", r'{"path": "C:\path"}')], 'f.arguments={"path": "C:\\path"}\nassistant: \n'),
+        ([said("assistant", "", "[1]")], "f.arguments=[1]\nassistant: \n"),
+        ([said("assistant", "", '{"a": 1}', "5")], "f.a=1\nf.arguments=5\nassistant: \n"),
+    ],
+)
+def test_a_strict_template_is_shown_the_plainest_form(own: Path, messages: list[Any], shown: str) -> None:
+    assert with_template(own, STRICT).apply_chat_template(messages) == shown
+
+
+def test_a_form_that_the_template_takes_is_left_alone(own: Path) -> None:
+    messages = [said("system", "a"), said("user", "b"), said("user", "c"), said("system", "d")]
+    lax = with_template(own, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    assert lax.apply_chat_template(messages) == "system: a\nuser: b\nuser: c\nsystem: d\n"
+
+
+def test_a_refusal_speaks_of_the_messages_as_sent(own: Path) -> None:
+    messages = [said("user", "a"), said("user", "b"), said("wizard", "c")]
+    source = STRICT + "{{ raise_exception('never, after ' ~ messages | length) }}"
+    with pytest.raises(RequestError, match="roles must alternate"):
+        with_template(own, source).apply_chat_template(messages)
+    with pytest.raises(RequestError, match="never, after 1"):
+        with_template(own, source).apply_chat_template(messages[:1])
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ 1 // 0 }}", "{{ [][5] + 1 }}", "{{ {}['a'] + 1 }}", "{{ 'a' | int + 'b' }}"]
+)
+def test_a_template_that_fails_on_its_own_refuses(own: Path, source: str) -> None:
+    with pytest.raises(RequestError, match="refuses"):
+        with_template(own, source).apply_chat_template(CONVERSATION)

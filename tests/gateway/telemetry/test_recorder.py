@@ -94,14 +94,22 @@ def test_what_is_not_recorded(tmp_path: Path) -> None:
 
 
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}
-CUSTOM = {"role": "assistant", "content": "", "tool_calls": [{"type": "custom", "custom": {"name": "a"}}]}
-OLD_CALL = {"role": "assistant", "content": None, "function_call": {"name": "a", "arguments": "{}"}}
+CUSTOM = {"type": "custom", "custom": {"name": "a", "input": "x"}}
+OLD_CALL = {"name": "a", "arguments": '{"input": "x"}'}
 
 
-@pytest.mark.parametrize("body", [{"messages": [IMAGE]}, {"messages": [CUSTOM]}, {"messages": [OLD_CALL]}])
-def test_what_no_replay_could_read_is_not_recorded(body: dict[str, Any]) -> None:
+def test_what_no_replay_could_read_is_not_recorded() -> None:
     with pytest.raises(RequestError):
-        recorded_request("/v1/chat/completions", body)
+        recorded_request("/v1/chat/completions", {"messages": [IMAGE]})
+
+
+@pytest.mark.parametrize("calls", [{"tool_calls": [CUSTOM]}, {"function_call": OLD_CALL}])
+def test_other_forms_of_calls_are_recorded_as_calls_of_functions(calls: dict[str, Any]) -> None:
+    message = {"role": "assistant", "content": None, **calls}
+    (recorded,) = recorded_request("/v1/chat/completions", {"messages": [message]})["messages"]
+    (call,) = recorded["tool_calls"]
+    assert (recorded["content"], call["type"]) == ("", "function")
+    assert call["function"] == {"name": "a", "arguments": '{"input": "x"}'}
 
 
 @pytest.mark.parametrize(
