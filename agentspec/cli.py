@@ -51,6 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("serve", help="start a server", fill=_serve)
     commands.add_parser("init", help="write agentspec.yaml by asking a few questions", fill=_init)
     commands.add_parser("run", help="run a program through a gateway, with its calls tagged", fill=_run)
+    commands.add_parser(
+        "compare", help="run a program with and without drafts, and compare times and outputs", fill=_compare
+    )
     commands.add_parser("key", help="make an API key", fill=_key)
     commands.add_parser("doctor", help="check this installation", fill=_doctor)
     commands.add_parser("forest", help="see and change the trees of a running server", fill=_forest)
@@ -99,6 +102,12 @@ def _init(parser: argparse.ArgumentParser) -> None:
 
 def _run(parser: argparse.ArgumentParser) -> None:
     from agentspec.commands.run.command import add_options
+
+    add_options(parser)
+
+
+def _compare(parser: argparse.ArgumentParser) -> None:
+    from agentspec.commands.compare.command import add_options
 
     add_options(parser)
 

@@ -33,6 +33,11 @@ class Gateway:
     url: str
     key: str | None
 
+    @property
+    def root(self) -> str:
+        """The URL without ``/v1``."""
+        return root_of(self.url)
+
     @classmethod
     def of(cls, args: argparse.Namespace) -> Gateway:
         """Return the gateway that the options name."""
@@ -62,7 +67,12 @@ class Gateway:
 
 def own_url(url: str, path: str) -> str:
     """Return the URL of one of the gateway's own routes. ``url`` is with or without ``/v1``."""
-    return f"{url.rstrip('/').removesuffix('/v1')}{OWN_PREFIX}{path}"
+    return f"{root_of(url)}{OWN_PREFIX}{path}"
+
+
+def root_of(url: str) -> str:
+    """Return a gateway's URL without ``/v1``."""
+    return url.rstrip("/").removesuffix("/v1")
 
 
 def key_header(key: str | None) -> dict[bytes, bytes]:

@@ -8,7 +8,8 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,32 +45,63 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.allow_abbrev = False
     parser.usage = "agentspec run [options] -- COMMAND ..."
     parser.set_defaults(run=run_run)
+    add_program_options(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the saving to this file")
+
+
+def add_program_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the gateway and the program, which ``agentspec compare`` has as well."""
     gateway_call.add_options(parser)
     parser.add_argument("--workflow", metavar="NAME", help="prefix of every stage")
     parser.add_argument("--serve", action="store_true", help="start a gateway for this run, on a free port")
     parser.add_argument(
         "--serve-options", metavar="'...'", help="the same, with these options of agentspec serve"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the saving to this file")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program and its arguments")
 
 
 def run_run(args: argparse.Namespace) -> int:
     """Run ``agentspec run`` and return the program's exit status."""
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = program_of(args, "run")
+    with chosen_gateway(args) as (gateway, is_own):
+        status = _run(gateway, args.workflow, command, args.json, is_own=is_own)
+    return end_as(status)
+
+
+def program_of(args: argparse.Namespace, name: str) -> list[str]:
+    """Return the program and its arguments.
+
+    Raises:
+        argparse.ArgumentError: there is none.
+        StageError: ``--workflow`` is malformed.
+    """
+    command: list[str] = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
-        raise argparse.ArgumentError(None, "there is nothing to run: agentspec run [options] -- COMMAND ...")
+        raise argparse.ArgumentError(
+            None, f"there is nothing to run: agentspec {name} [options] -- COMMAND ..."
+        )
     if args.workflow is not None:
-        StageKey.parse(args.workflow)  # checks the name
+        StageKey.parse(args.workflow)
+    return command
+
+
+@contextmanager
+def chosen_gateway(args: argparse.Namespace) -> Iterator[tuple[Gateway, bool]]:
+    """Yield the gateway that the options name, and True if it was started for this block.
+
+    Raises:
+        ConfigError: ``--serve-options`` is malformed.
+        EngineError: the gateway of ``--serve`` did not start.
+    """
     if not args.serve and args.serve_options is None:
-        return end_as(_run(Gateway.of(args), args.workflow, command, args.json, is_own=False))
+        yield Gateway.of(args), False
+        return
     try:
         options = shlex.split(args.serve_options or "")
     except ValueError as error:
         raise ConfigError(f"--serve-options {args.serve_options!r}: {error}") from None
     with own_gateway(options) as url:
-        status = _run(Gateway(url, args.key), args.workflow, command, args.json, is_own=True)
-    return end_as(status)
+        yield Gateway(url, args.key), True
 
 
 def _run(
@@ -77,8 +109,8 @@ def _run(
 ) -> int:
     run_id = f"run-{secrets.token_hex(8)}"
     session = session_for(run_id)
-    before = _figures(gateway)
-    root = gateway.url.rstrip("/").removesuffix("/v1")
+    before = stage_figures(gateway)
+    root = gateway.root
     with run_report() as report:
         run = Run(root, gateway.key, session, workflow, run_id, report.path)
         environment, replaced = run_environment(run)
@@ -93,7 +125,7 @@ def _run(
         origins = report.origins()
     seconds = time.monotonic() - began_s
     try:
-        stages = gained(before, _figures(gateway))
+        stages = gained(before, stage_figures(gateway))
     except AgentSpecError as error:
         _say(f"the saving is unknown: {error}")
         return status
@@ -101,13 +133,13 @@ def _run(
         _say(_heading(root, seconds, is_own))
         print(shown(stages), file=sys.stderr)
     if not stages or (origins and origin_of(root) not in origins):
-        _say(missing_calls(root, origins))
+        _say(missing_calls(gateway, origins))
     if json_file is not None:
         _write(json_file, run, stages, {"seconds": seconds, "exit_status": status, "is_alone": is_own})
     return status
 
 
-def _figures(gateway: Gateway) -> list[dict[str, Any]]:
+def stage_figures(gateway: Gateway) -> list[dict[str, Any]]:
     """Return the gateway's figures, by stage. Raises RequestError, or EngineError that names --serve too."""
     try:
         stages = gateway.call("GET", "stages").get("stages")

@@ -123,7 +123,7 @@ def test_what_is_no_python_gets_the_environment(url: str, engine: ScriptedEngine
 def test_what_the_page_says(url: str, engine: ScriptedEngine, tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "adapters.md"
     _, _, section = page.read_text(encoding="utf-8").partition("\n## One command\n")
-    (block,) = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
+    block, _ = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
     (tmp_path / "my_agents.py").write_text(STAGED)
     (tmp_path / "agentspec").write_text(f'#!/bin/sh\nexec {sys.executable} -m agentspec "$@"\n')
     (tmp_path / "agentspec").chmod(0o755)

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
+import httpx
 import pytest
 
+from agentspec.commands.gateway_call import Gateway
 from agentspec.commands.run.report import MAX_NAMED, missing_calls, origin_of, run_report
 from tests.commands.support.running import run
 from tests.gateway.support.scripted import ScriptedEngine
@@ -99,9 +101,38 @@ def test_what_is_only_read_is_no_call(url: str, other: str, engine: ScriptedEngi
 
 def test_the_words() -> None:
     hosts = [f"https://host-{num}" for num in range(MAX_NAMED + 1)]
-    assert f"host-{MAX_NAMED - 1}, .... If" in missing_calls("http://g", hosts)
-    assert "g:80/v1" in missing_calls("http://g:80", [])
-    assert missing_calls("http://g:80", ["http://g"]).startswith("http://g:80 answered no call")
+    assert f"host-{MAX_NAMED - 1}, .... If" in missing_calls(Gateway("http://g", None), hosts)
+    assert "g:80/v1" in missing_calls(Gateway("http://g:80/v1", None), [])
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "said"),
+    [
+        (200, '{"data": [{"id": "qwen"}]}', "Its engine serves 'qwen': "),
+        (503, "{}", "Its engine does not answer, status 503: "),
+        (401, "{}", "It requires a key: name one by --key or $AGENTSPEC_API_KEY"),
+        (200, "[]", "The program's own output should say why"),
+        (200, "no JSON", "The program's own output should say why"),
+    ],
+)
+def test_why_calls_got_no_answer(
+    status: int, content: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(url: str, **options: Any) -> httpx.Response:
+        return httpx.Response(status, text=content, request=httpx.Request("GET", url))
+
+    monkeypatch.setattr(httpx, "get", get)
+    found = missing_calls(Gateway("http://g:80", None), ["http://g"])
+    assert found.startswith("http://g:80 answered no call")
+    assert said in found
+
+
+def test_a_gateway_that_has_ended(unused_tcp_port: int) -> None:
+    root = f"http://127.0.0.1:{unused_tcp_port}"
+    assert "It has ended, or does not answer: " in missing_calls(Gateway(root, None), [root])
+
+
+def test_origins() -> None:
     assert origin_of("https://user:secret@[::1]:8000/x/v1") == "https://[::1]:8000"
 
 
