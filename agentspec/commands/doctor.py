@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from agentspec.commands import option_types
+from agentspec.commands.gateway_call import KEY_VARIABLE, Gateway
 from agentspec.doctor import cpu_features, installation, machine, packages
 from agentspec.doctor.finding import Finding, Level
 from agentspec.vllm_plugin.versions import installed_version, is_for_cpus
 
 DESCRIPTION = """\
-Check this installation, or a server elsewhere. Prints one line per check, with the repair of each problem.
+Check this installation, a server elsewhere (--engine-url), or a running gateway (--url): its key, its model,
+the tags of a call, and drafts. Prints one line per check, with the repair of each problem.
 The exit status is 1 if there is a problem. A warning is not a problem.
 """
 
@@ -22,6 +24,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``agentspec doctor``."""
     parser.description = DESCRIPTION
     parser.set_defaults(run=run_doctor)
+    parser.add_argument("--url", metavar="URL", help="check only the gateway that runs there, end to end")
+    parser.add_argument(
+        "--key", default=os.environ.get(KEY_VARIABLE), help=f"that gateway's; also ${KEY_VARIABLE}"
+    )
     parser.add_argument("--model", metavar="MODEL", help="that is to be served")
     parser.add_argument("--host", default="127.0.0.1", help="to be listened on (%(default)s)")
     parser.add_argument("--port", type=option_types.port, default=8000, help="(%(default)s)")
@@ -43,6 +49,11 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
+    if args.url:
+        from agentspec.doctor.gateway import check_gateway
+
+        yield from check_gateway(Gateway(args.url, args.key))
+        return
     yield packages.check_python()
     yield installation.check_installation()
     yield packages.check_core()

@@ -71,7 +71,13 @@ def check_vllm(version: str | None) -> Finding:
 
 
 def check_embedded_engine() -> Finding:
-    """Check that the embedded engine can be started here."""
+    """Check that the embedded engine can be started here. Without torch this is a gateway only."""
+    if not _is_installed("torch"):
+        return warning(
+            "engine",
+            "none is installed: this installation is a gateway, agentspec serve --engine-url URL. For an"
+            f" engine here: {install_command('engine')}",
+        )
     is_well, said = ask_python(IMPORT_ENGINE)
     if is_well:
         return ok("embedded engine", f"torch {said}")

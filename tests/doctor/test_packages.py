@@ -98,3 +98,10 @@ def test_a_plugin_that_vllm_could_not_load(tmp_path: Path, monkeypatch: pytest.M
 def test_asking_an_interpreter_that_dies() -> None:
     assert ask_python("print('noise'); print('told')") == (True, "told")
     assert ask_python("import os; os._exit(3)") == (False, "ended with status 3")
+
+
+def test_an_installation_without_an_engine_is_a_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "_is_installed", lambda name: False)
+    found = packages.check_embedded_engine()
+    assert found.level is Level.WARNING
+    assert "this installation is a gateway, agentspec serve --engine-url URL" in found.text

@@ -1,0 +1,120 @@
+"""Checks of a running gateway, end to end: its key, its model, the tags of a call, and drafts.
+
+The calls teach the trees nothing (``X-AgentSpec-Learn: 0``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from agentspec.commands.gateway_call import Gateway, key_header
+from agentspec.doctor.finding import Finding, ok, problem, warning
+from agentspec.errors import AgentSpecError, RequestError
+from agentspec.wire import LEARN_HEADER, MAX_DRAFT_HEADER, SESSION_URL_PREFIX, STAGE_HEADER, STAGE_URL_PREFIX
+
+TIMEOUT_S = 120.0
+STAGE = "agentspec/doctor"
+SAY = "Write the numbers from 1 to 30, separated by commas."
+MAX_TOKENS = 48
+NO_DRAFTS = "see docs/vllm.md if vLLM serves: it needs the plugin"
+
+
+def check_gateway(gateway: Gateway) -> Iterator[Finding]:
+    """Check a gateway; the checks end at the first problem that the others depend on."""
+    try:
+        gateway.call("GET", "stages")
+    except RequestError as error:  # it answers, and refuses
+        yield problem("key", str(error).replace("\n", "; "))
+        return
+    except AgentSpecError as error:
+        yield problem("gateway", str(error).replace("\n", "; "))
+        return
+    yield ok("gateway", f"{gateway.root} answers{' to this key' if gateway.key else ' without a key'}")
+    with httpx.Client(headers=key_header(gateway.key), timeout=TIMEOUT_S, trust_env=False) as client:
+        yield from _checks(client, gateway)
+
+
+def _checks(client: httpx.Client, gateway: Gateway) -> Iterator[Finding]:
+    try:
+        models = _models(client, gateway.root)
+        if isinstance(models, Finding):
+            yield models
+            return
+        yield ok("model", f"the engine serves {', '.join(models)}")
+        plain = _ask(client, gateway.root, models[0], {MAX_DRAFT_HEADER: "0"})
+        if not plain.is_success:
+            yield problem("call", _refusal(plain))
+            return
+        yield _tags(plain)
+        yield from _drafts(client, gateway, models[0], _text(plain))
+    except httpx.HTTPError as error:
+        yield problem("call", f"{gateway.root} gave no answer: {str(error) or type(error).__name__}")
+    except (ValueError, LookupError, TypeError) as error:
+        yield problem("call", f"the answer of {gateway.root} is not in OpenAI's form: {error!r}")
+
+
+def _models(client: httpx.Client, root: str) -> list[str] | Finding:
+    answer = client.get(f"{root}/v1/models")
+    if answer.is_error:
+        return problem("engine", f"it does not answer: {_refusal(answer)}")
+    names = [str(model["id"]) for model in answer.json()["data"]]
+    return names or problem("engine", "it lists no model")
+
+
+def _ask(client: httpx.Client, root: str, model: str, headers: dict[str, str], **more: Any) -> httpx.Response:
+    """Return the answer to a greedy chat whose tags are in the base URL."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": SAY}],
+        "temperature": 0,
+        "max_tokens": MAX_TOKENS,
+        **more,
+    }
+    base = f"{root}{SESSION_URL_PREFIX}doctor{STAGE_URL_PREFIX}{STAGE}/v1"
+    return client.post(f"{base}/chat/completions", json=body, headers={LEARN_HEADER: "0", **headers})
+
+
+def _tags(answer: httpx.Response) -> Finding:
+    found = answer.headers.get(STAGE_HEADER)
+    if found == STAGE:
+        return ok("tags", "a stage in the base URL arrives")
+    return problem(
+        "tags", f"a call for the stage {STAGE!r} had {found!r}: a proxy before the gateway changes its paths"
+    )
+
+
+def _drafts(client: httpx.Client, gateway: Gateway, model: str, expected: str) -> Iterator[Finding]:
+    """Ask again with the first answer as its prediction, which the engine drafts."""
+    before = _num_drafted(gateway)
+    answer = _ask(client, gateway.root, model, {}, prediction={"type": "content", "content": expected})
+    if not answer.is_success:
+        yield problem("drafts", _refusal(answer))
+        return
+    figures = (answer.json().get("metrics") or {}).get("speculative_decoding") or {}
+    num_drafted = figures.get("num_draft_tokens") or _num_drafted(gateway) - before
+    if num_drafted:
+        yield ok("drafts", f"the engine drafted {num_drafted} tokens of {MAX_TOKENS} at most")
+    else:
+        yield problem(
+            "drafts", f"the engine drafted nothing of a text that it had as prediction; {NO_DRAFTS}"
+        )
+    if _text(answer) == expected:
+        yield ok("outputs", "identical with and without drafts")
+    else:
+        yield warning("outputs", "another text with drafts: on a GPU see docs/vllm.md on batch invariance")
+
+
+def _num_drafted(gateway: Gateway) -> int:
+    stages = gateway.call("GET", "stages").get("stages") or []
+    return sum(int(one.get("num_draft_tokens") or 0) for one in stages if one.get("stage") == STAGE)
+
+
+def _text(answer: httpx.Response) -> str:
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def _refusal(answer: httpx.Response) -> str:
+    return f"status {answer.status_code}, {answer.text[:300]!r}"
