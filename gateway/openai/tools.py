@@ -209,7 +209,8 @@ def _call_grammar(functions: Sequence[Mapping[str, Any]]) -> str:
     for index, function in enumerate(functions):
         before = f'{OPEN}\n{{"name": {json.dumps(function["name"])}, "arguments": '
         calls.append(f"{json.dumps(before)} arguments_{index} {after}")
-        schema = {**_parameters(function), "x-guidance": WRITTEN}
+        subject = f"the tool {function['name']!r}"
+        schema = {**_parameters(function), "x-guidance": WRITTEN, "$comment": subject}
         schemas.append(f"arguments_{index}: %json {json.dumps(schema)}")
     return "\n".join([f"start: {' | '.join(calls)}", *schemas])
 

@@ -102,7 +102,34 @@ def _item(what: str, /, **members: Any) -> BodyAttack:
     return BodyAttack(f"an item: {what}", json.dumps(body).encode(), ANSWERED, "/v1/responses")
 
 
+def _schema(what: str, schema: dict[str, Any], statuses: frozenset[int]) -> BodyAttack:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "response_format": form}
+    return BodyAttack(f"a schema: {what}", json.dumps(body).encode(), statuses)
+
+
+def _chain(num: int, keyword: str) -> dict[str, Any]:
+    """Return a schema of definitions, each of which refers to the next. A library that recurses dies of it."""
+    links = {f"d{index}": {keyword: [{"$ref": f"#/$defs/d{index + 1}"}]} for index in range(num)}
+    return {"$ref": "#/$defs/d0", "$defs": {**links, f"d{num}": {"type": "object"}}}
+
+
 ANSWERED = frozenset((200,))
+REFUSED = frozenset((400,))
+LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}
+SCHEMAS = [
+    _schema("a loop", LOOP, REFUSED),
+    _schema("a loop inside", {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}, REFUSED),
+    *(
+        _schema(f"a chain of {num} {keyword}", _chain(num, keyword), ANSWERED | REFUSED)
+        for num in (1_800, 19_000, 100_000)
+        for keyword in ("allOf", "anyOf", "prefixItems")
+    ),
+    _schema("a large multiple", {"type": "object", "properties": {"a": {"multipleOf": 999_983}}}, ANSWERED),
+    _schema("a file", {"$ref": "file:///etc/passwd"}, REFUSED),
+    _schema("nothing", {"enum": []}, REFUSED),
+    _schema("a pattern", {"type": "object", "properties": {"a": {"pattern": "(a{1000}){1000}"}}}, ANSWERED),
+]
 FUNCTION = {"name": "f", "arguments": ""}
 HISTORIES = [
     *(
@@ -138,6 +165,7 @@ HISTORIES = [
 BODIES: list[FieldAttack | BodyAttack] = [
     *(FieldAttack(path, right, name) for path, right, names in FIELDS for name in names),
     *HISTORIES,
+    *SCHEMAS,
     BodyAttack("nothing", b""),
     BodyAttack("no JSON", b"\x00\xff"),
     BodyAttack("a list", b"[]"),

@@ -7,7 +7,10 @@ applies them. One :class:`GrammarCompiler` serves a tokenizer, one :class:`Gramm
 from __future__ import annotations
 
 import json
+import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,14 @@ from llguidance import LLMatcher, LLTokenizer
 from numpy.typing import NDArray
 
 from agentspec.draft import Draft
+from agentspec.engine.sampling.schema import Enforceable, bad_schema, enforceable
 from agentspec.errors import EngineError, RequestError
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+# the library recurses into a schema, with up to 10 KiB a level; an overflow would end the process
+FEW_LEVELS = 200
+STACK_BYTES = 256 << 20
+_SCHEMA_RULE = re.compile(r"^(\w+): %json (.*)$", re.MULTILINE)
 
 
 class GrammarCompiler:
@@ -47,25 +55,49 @@ class GrammarCompiler:
         Raises:
             RequestError: ``schema`` is no JSON schema, or uses what the grammar library can't enforce.
         """
-        try:
-            text = LLMatcher.grammar_from_json_schema(json.dumps(schema or ANY_OBJECT))
-        except (TypeError, ValueError) as error:
-            raise _bad_schema(str(error), "response_format") from None
-        return self._grammar(text, "response_format")
+        known = _enforceable(schema or ANY_OBJECT, "response_format")
+        text = LLMatcher.grammar_from_json_schema(known.text)
+        return self._grammar(text, "response_format", known.num_levels)
 
     def compile_lark(self, text: str) -> Grammar:
         """Compile a Lark grammar, which constrains a forced tool call.
 
+        A rule that is a schema is on a line of its own. The schema's ``$comment`` names it in an error.
+
         Raises:
             RequestError: it is invalid, or contains a JSON schema that can't be enforced.
         """
-        return self._grammar(LLMatcher.grammar_from_lark(text), "tools")
+        rules: dict[str, tuple[str, Enforceable]] = {}
 
-    def _grammar(self, text: str, param: str) -> Grammar:
-        matcher = LLMatcher(self._tokenizer, text, log_level=0)
+        def written(rule: re.Match[str]) -> str:
+            name, schema = rule[1], json.loads(rule[2])
+            subject, options = schema.pop("$comment", ""), schema.pop("x-guidance", {})
+            known = _enforceable(schema, "tools", subject, options)
+            rules[name] = subject, known
+            return f"{name}: %json {known.text}"
+
+        grammar = LLMatcher.grammar_from_lark(_SCHEMA_RULE.sub(written, text))
+        try:
+            return self._grammar(grammar, "tools", sum(known.num_levels for _, known in rules.values()))
+        except RequestError:
+            for subject, known in rules.values():  # which of them is it?
+                alone = LLMatcher.grammar_from_json_schema(known.text)
+                self._grammar(alone, "tools", known.num_levels, subject)
+            raise
+
+    def _grammar(self, text: str, param: str, num_levels: int = 0, subject: str = "") -> Grammar:
+        matcher = self._matcher(text, num_levels)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # some grammars fail only here
         if matcher.is_error():
-            raise _bad_schema(matcher.get_error(), param)
+            raise bad_schema(matcher.get_error(), param, subject)
         return Grammar(matcher, self._vocab_size, self._eos_ids)
+
+    def _matcher(self, text: str, num_levels: int) -> LLMatcher:
+        def make() -> LLMatcher:
+            return LLMatcher(self._tokenizer, text, log_level=0)
+
+        return make() if num_levels <= FEW_LEVELS else _on_a_large_stack(make)
 
 
 class Grammar:
@@ -181,9 +213,25 @@ class Grammar:
             raise EngineError(f"the JSON grammar could not be followed: {self._matcher.get_error()!r}")
 
 
-def _bad_schema(reason: str, param: str) -> RequestError:
-    return RequestError(
-        f"{param}: the JSON schema can't be used: {reason!r}",
-        param=param,
-        code="invalid_json_schema",
-    )
+def _enforceable(
+    schema: Mapping[str, Any], param: str, subject: str = "", options: Mapping[str, Any] | None = None
+) -> Enforceable:
+    try:
+        return enforceable(schema, options)
+    except ValueError as error:
+        raise bad_schema(str(error), param, subject) from None
+
+
+def _on_a_large_stack(make: Callable[[], LLMatcher]) -> LLMatcher:
+    """Return the result of ``make``, which runs in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        with _STACK_LOCK:
+            before = threading.stack_size(STACK_BYTES)
+            try:
+                made = pool.submit(make)
+            finally:
+                threading.stack_size(before)
+        return made.result()
+
+
+_STACK_LOCK = threading.Lock()

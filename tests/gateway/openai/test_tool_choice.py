@@ -102,7 +102,7 @@ def test_a_call_that_speaks_of_the_end_of_calls(client: openai.OpenAI) -> None:
 
 def test_a_schema_that_cannot_be_enforced(client: openai.OpenAI) -> None:
     tools: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "colour"}}}]
-    with pytest.raises(openai.BadRequestError, match="tools: the JSON schema can't be used"):
+    with pytest.raises(openai.BadRequestError, match="tools: the JSON schema of the tool 'f' can't be used"):
         client.chat.completions.create(model="tiny", messages=HI, tools=tools, tool_choice="required")
 
 
