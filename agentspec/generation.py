@@ -20,6 +20,17 @@ MAX_TRACED_STEPS = 512
 
 
 @dataclass(frozen=True, slots=True)
+class WrittenConstraint:
+    """A form for the output in a client's own words.
+
+    It is a ``regex``, a ``grammar`` in GBNF or Lark, or a ``choice``, a JSON list of texts.
+    """
+
+    kind: Literal["regex", "grammar", "choice"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Settings for choosing output tokens. The engine checks the ranges and raises RequestError.
 
@@ -27,7 +38,15 @@ class SamplingParams:
     ``logprobs``: None = none, else the number of alternatives per token (0 = the chosen token only).
     ``max_tokens``: None = as many as the context holds.
     ``json_schema``: None = free text, ``{}`` = any JSON object, else a JSON schema to obey.
-    ``grammar``: a Lark grammar in llguidance's dialect. It takes precedence over ``json_schema``.
+    ``written``: a client's own regex or grammar. It takes precedence over ``json_schema``.
+    ``grammar``: a Lark grammar in llguidance's dialect. It takes precedence over both.
+    ``constraint_param``: the field with the schema, regex or grammar, for errors.
+    ``repetition_penalty``: above 1, tokens of prompt and output are less likely; 1 = off.
+    ``logit_bias``: added to the logits of tokens.
+    ``allowed_token_ids``: the only tokens that may be put out; None = all.
+    ``bad_words``: texts whose tokens are not put out in a row. ``min_tokens``: no end, and no stop string,
+    before so many tokens. ``stop_token_ids``: tokens that end the output like an end token. A grammar takes
+    precedence over all these: of tokens that it allows, one is put out in any case.
     """
 
     temperature: float = 1.0
@@ -42,8 +61,16 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     n: int = 1
     json_schema: Mapping[str, Any] | None = None
+    written: WrittenConstraint | None = None
     grammar: str | None = None
+    constraint_param: str = "response_format"
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +83,26 @@ class ForcedOutput:
 
     output: str | Sequence[int]
     is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptOptions:
+    """Settings for making token ids of a prompt.
+
+    Attributes:
+        add_generation_prompt: begin the assistant's turn after the messages.
+        continue_final_message: the output continues the last message, whose turn stays open.
+        add_special_tokens: None = for raw text but not for messages, as their template has its own.
+        variables: variables of the chat template, e.g. ``enable_thinking``.
+    """
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+DEFAULT_OPTIONS = PromptOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +121,7 @@ class GenerationRequest:
     tags: Tags
     tools: Sequence[Mapping[str, Any]] | None = None
     forced: Sequence[ForcedOutput] | None = None
+    prompt_options: PromptOptions = DEFAULT_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +257,9 @@ class Engine(Protocol):
         prompt: str | Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool | None = None,
+        options: PromptOptions = DEFAULT_OPTIONS,
     ) -> list[int]:
         """Return the token ids that :meth:`generate` would use for raw text or chat messages of any length.
-
-        ``add_generation_prompt``: begin the assistant's turn after the messages.
-        ``add_special_tokens``: None = for raw text but not for messages, as their template has its own.
 
         Raises:
             RequestError: the model's template refuses the messages.

@@ -60,7 +60,7 @@ class Admission:
         request = live.request
         check_sampling(request.sampling)
         prompt_ids = self._prompt_ids(request)
-        samplers = self._samplers(request)
+        samplers = self._samplers(request, prompt_ids)
         live.num_prompt_tokens = len(prompt_ids)
         draft = self._draft_config(request)
         choices = [
@@ -87,27 +87,50 @@ class Admission:
             draft=draft,
             max_tokens=self._max_tokens(params, len(prompt_ids)),
             eos_ids=self._eos_ids,
+            stop_ids=frozenset(params.stop_token_ids),
             stream=self._tokenizer.detokenizer(),
             stops=StopStrings(params.stop),
         )
 
-    def _samplers(self, request: GenerationRequest) -> list[SamplerState]:
+    def _samplers(self, request: GenerationRequest, prompt_ids: Tokens) -> list[SamplerState]:
         """One per choice."""
         num_choices = request.sampling.n
         if request.forced is None:
-            return [self._sampler(request.sampling, index) for index in range(num_choices)]
+            self._check_token_ids(request.sampling)
+            return [self._sampler(request.sampling, index, prompt_ids) for index in range(num_choices)]
         if len(request.forced) != num_choices:
             raise RequestError(f"{len(request.forced)} forced outputs can't be n={num_choices!r}", param="n")
         return [self._forced(output, request) for output in request.forced]
 
-    def _sampler(self, params: SamplingParams, index: int) -> SamplerState:
+    def _sampler(self, params: SamplingParams, index: int, prompt_ids: Tokens) -> SamplerState:
         seed = secrets.randbits(SEED_BITS) if params.seed is None else params.seed + index
-        return SamplerState(params, seed, grammar=self._grammar(params))
+        grammar = self._grammar(params)
+        ends = self._eos_ids if grammar is not None or not params.ignore_eos else frozenset[int]()
+        return SamplerState(
+            params,
+            seed,
+            grammar=grammar,
+            prompt_ids=prompt_ids,
+            bad_words=self._tokenizer.encode_words(params.bad_words),
+            end_ids=ends.union(params.stop_token_ids),
+        )
 
     def _grammar(self, params: SamplingParams) -> Grammar | None:
         if params.grammar is not None:
             return self._grammars.compile_lark(params.grammar)
-        return None if params.json_schema is None else self._grammars.compile(params.json_schema)
+        if params.written is not None:
+            return self._grammars.compile_written(params.written, params.constraint_param)
+        if params.json_schema is None:
+            return None
+        return self._grammars.compile(params.json_schema, params.constraint_param)
+
+    def _check_token_ids(self, params: SamplingParams) -> None:
+        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+            for token in getattr(params, name) or ():
+                if not 0 <= token < self._vocab_size:
+                    raise RequestError(
+                        f"{name}: {token!r} is no token id between 0 and {self._vocab_size - 1}", param=name
+                    )
 
     def _forced(self, forced: ForcedOutput, request: GenerationRequest) -> SamplerState:
         """Return greedy parameters for a dictated output. Only the request's log probabilities stay."""
@@ -129,7 +152,7 @@ class Admission:
         prompt: Any = request.prompt  # its content decides which of the three kinds it is
         is_text = isinstance(prompt, str)
         if is_text or (len(prompt) and isinstance(prompt[0], Mapping)):
-            ids = self._tokenizer.encode_prompt(prompt, request.tools)
+            ids = self._tokenizer.encode_prompt(prompt, request.tools, request.prompt_options)
             return self._checked(ids, "prompt" if is_text else "messages")
         return self._checked(self._as_ids(prompt), "prompt")
 

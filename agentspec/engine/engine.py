@@ -29,7 +29,13 @@ from agentspec.engine.scheduler import Scheduler
 from agentspec.engine.text.text_trees import TextForest
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, EngineError
-from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard
+from agentspec.generation import (
+    DEFAULT_OPTIONS,
+    GenerationDelta,
+    GenerationRequest,
+    ModelCard,
+    PromptOptions,
+)
 from agentspec.proposer import Learner, NoDrafts, OutputSharing, Proposer, TextProposer
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
@@ -199,16 +205,10 @@ class TorchEngine:
         prompt: str | Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool | None = None,
+        options: PromptOptions = DEFAULT_OPTIONS,
     ) -> list[int]:
         """The token ids of raw text or chat messages; see :meth:`agentspec.generation.Engine.tokenize`."""
-        ids: list[int] = self._tokenizer.encode_prompt(
-            prompt,
-            tools,
-            add_generation_prompt=add_generation_prompt,
-            add_special_tokens=add_special_tokens,
-        ).tolist()
+        ids: list[int] = self._tokenizer.encode_prompt(prompt, tools, options).tolist()
         return ids
 
     def detokenize(self, token_ids: Sequence[int]) -> str:

@@ -64,6 +64,7 @@ class Choice:
     Attributes:
         key: the proposer's id of this sequence.
         prompt_ids: int32 ``[p]``.
+        stop_ids: tokens that end the output in addition to ``eos_ids``, which may be ignored.
         max_tokens: most output tokens; prompt and output fit the context together.
         num_cached: tokens of prompt and output with KV entries in the slot.
         pending_ids: accepted tokens that the proposer has not received yet.
@@ -94,6 +95,7 @@ class Choice:
     last_token_s: float = 0.0
     shown: ShownOutput | None = None
     pace: Pace | None = None
+    stop_ids: Collection[int] = ()
 
     @property
     def output_ids(self) -> list[int]:
@@ -174,8 +176,9 @@ class Choice:
         if not self.stops:
             return token_ids, self.stream.push(shown)
         text = ""
+        num_early = self.sampler.params.min_tokens - len(self.output_ids)
         for num_kept, token in enumerate(shown, 1):
-            text += self.stops.push(self.stream.push([token]))
+            text += self.stops.push(self.stream.push([token]), is_early=num_kept <= num_early)
             if self.stops.is_hit:
                 self.finish_reason = "stop"
                 return token_ids[:num_kept], text
@@ -184,7 +187,7 @@ class Choice:
     def _is_eos(self, token: int) -> bool:
         # a finished grammar allows nothing but eos: to ignore it there would repeat it for ever
         ignored = self.sampler.params.ignore_eos and self.sampler.grammar is None
-        return token in self.eos_ids and not ignored
+        return (token in self.eos_ids and not ignored) or token in self.stop_ids
 
     def _note_time(self) -> None:
         self.last_token_s = time.perf_counter()

@@ -9,7 +9,16 @@ from dataclasses import replace
 from typing import Any, cast
 
 from agentspec.errors import ConfigError, RequestError
-from agentspec.generation import Engine, ForcedOutput, GenerationDelta, GenerationRequest, ModelCard, Trees
+from agentspec.generation import (
+    DEFAULT_OPTIONS,
+    Engine,
+    ForcedOutput,
+    GenerationDelta,
+    GenerationRequest,
+    ModelCard,
+    PromptOptions,
+    Trees,
+)
 from agentspec.recorded.calls import Prompt, RecordedAnswer
 from agentspec.recorded.library import CallLibrary
 from agentspec.stages import StageKey
@@ -72,16 +81,10 @@ class ReplayEngine:
         prompt: str | Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool | None = None,
+        options: PromptOptions = DEFAULT_OPTIONS,
     ) -> list[int]:
         """Tokenize with the engine."""
-        return self._engine.tokenize(
-            prompt,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            add_special_tokens=add_special_tokens,
-        )
+        return self._engine.tokenize(prompt, tools=tools, options=options)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """Detokenize with the engine."""

@@ -1,4 +1,7 @@
-"""Reference pages made from the code: the command line, the gateway's settings and its HTTP endpoints."""
+"""Reference pages made from the code: the command line, the gateway's settings and its HTTP endpoints.
+
+``python -m docs.site.reference`` writes the tables of fields into ``docs/endpoints.md``.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,16 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from agentspec.cli import CommandParser, build_parser
+from agentspec.gateway.openai.fields import TABLES, Use
 from agentspec.gateway.settings import Settings
 
+ENDPOINTS = Path(__file__).parents[1] / "endpoints.md"
+MARKS = ("<!-- made by docs/site/reference.py -->", "<!-- end -->")
+TITLES = {
+    Use.HONOURED: ("Honoured", "effect"),
+    Use.HARMLESS: ("Harmless", "reason why it changes nothing"),
+    Use.REFUSED: ("Refused, unless the value asks for nothing", "way out"),
+}
 OPENAPI = Path(__file__).parents[1] / "openapi.yaml"
 METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -133,8 +144,42 @@ def endpoints() -> str:
     return "\n".join(parts)
 
 
+def fields() -> str:
+    """Return the tables of request fields: honoured, harmless, refused."""
+    parts = []
+    for use, (title, column) in TITLES.items():
+        parts += [f"### {title}", "", f"| field | endpoint | {column} |", "|---|---|---|"]
+        parts += [f"| {names} | {paths} | {note} |" for names, paths, note in _field_rows(use)] + [""]
+    return "\n".join(parts)
+
+
+def _field_rows(use: Use) -> Iterator[tuple[str, str, str]]:
+    """Yield one row for all fields with the same note at the same endpoints."""
+    paths_of: dict[tuple[str, str], list[str]] = {}
+    for path, table in TABLES.items():
+        for name, rule in table.items():
+            if rule.use is use:
+                paths_of.setdefault((name, rule.note), []).append(path)
+    names_of: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (name, note), paths in paths_of.items():
+        names_of.setdefault((note, tuple(paths)), []).append(name)
+    for (note, paths), names in names_of.items():
+        shown = ", ".join(path.removeprefix("/v1/").removeprefix("/").split("/")[0] for path in paths)
+        yield ", ".join(f"`{name}`" for name in names), shown, note
+
+
+def with_fields(page: str) -> str:
+    """Return ``docs/endpoints.md`` with the tables between its marks replaced."""
+    before, _, rest = page.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before}{MARKS[0]}\n\n{fields()}\n{MARKS[1]}{after}"
+
+
 PAGES = {
     "reference/cli.md": command_line,
     "reference/settings.md": settings,
     "reference/http.md": endpoints,
 }
+
+if __name__ == "__main__":
+    ENDPOINTS.write_text(with_fields(ENDPOINTS.read_text(encoding="utf-8")), encoding="utf-8")

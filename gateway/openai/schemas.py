@@ -1,17 +1,27 @@
-"""Schemas of the bodies of the generating endpoints, with types and ranges of each field.
+"""Schemas of request bodies, with types and ranges of each field that is honoured.
 
-Unsupported fields of OpenAI and vLLM are ignored. Those that would change the output are rejected in
-``to_generation``.
+``fields`` says what happens to all other fields.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from agentspec.errors import RequestError
+from agentspec.gateway.openai.fields import (
+    CHAT,
+    COMPLETIONS,
+    DETOKENIZE,
+    RESPONSES,
+    TOKENIZE,
+    Table,
+    refuse_unsupported,
+)
 
+MAX_BIASES = MAX_BAD_WORDS = 1024
 INT64_MAX = 2**63 - 1
 LOGPROBS_INCLUDED = "message.output_text.logprobs"
 
@@ -19,18 +29,42 @@ LOGPROBS_INCLUDED = "message.output_text.logprobs"
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
 
+    fields: ClassVar[Table] = {}
+
 
 def _one_or_more(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-StopStrings = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=16)]
+NonEmpty = Annotated[str, Field(min_length=1)]
+StopStrings = Annotated[list[NonEmpty], Field(max_length=16)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Biases = dict[
+    Annotated[str, Field(pattern=r"^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]
+]  # by token id
 
 
 class StreamOptions(_Strict):
     """``stream_options``."""
 
     include_usage: bool | None = None
+
+
+class StructuredOutputs(_Strict):
+    """vLLM's ``structured_outputs``."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[list[str] | None, Field(min_length=1)] = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+    @property
+    def has_form(self) -> bool:
+        """True if there is a member that asks for a form."""
+        return bool(self.json_object) or any(
+            member is not None for member in (self.json_, self.regex, self.choice, self.grammar)
+        )
 
 
 class JsonSchemaFormat(_Strict):
@@ -40,10 +74,11 @@ class JsonSchemaFormat(_Strict):
 
 
 class ResponseFormat(_Strict):
-    """``response_format``."""
+    """``response_format``. In llama.cpp's form the schema is a member of its own."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
 class TextFormat(_Strict):
@@ -57,6 +92,12 @@ class TextSettings(_Strict):
     """``text``."""
 
     format: TextFormat | None = None
+
+
+class Reasoning(_Strict):
+    """``reasoning``."""
+
+    effort: str | None = None
 
 
 class SamplingBody(_Strict):
@@ -73,7 +114,19 @@ class SamplingBody(_Strict):
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     ignore_eos: bool | None = None
-    logit_bias: dict[str, Any] | None = None
+    repetition_penalty: float | None = Field(None, ge=0.01, le=2)
+    logit_bias: Annotated[Biases | None, Field(max_length=MAX_BIASES)] = None
+    allowed_token_ids: Annotated[list[TokenId] | None, Field(min_length=1)] = None
+    bad_words: Annotated[list[NonEmpty] | None, Field(max_length=MAX_BAD_WORDS)] = None
+    min_tokens: int | None = Field(None, ge=0)
+    stop_token_ids: list[TokenId] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Annotated[list[str] | None, Field(min_length=1)] = None
+    guided_grammar: str | None = None
+    grammar: str | None = None
+    json_schema: dict[str, Any] | None = None
 
 
 class GenerationBody(SamplingBody):
@@ -88,7 +141,15 @@ class GenerationBody(SamplingBody):
 class ChatBody(GenerationBody):
     """``POST /v1/chat/completions``."""
 
+    fields: ClassVar[Table] = CHAT
+
     messages: list[dict[str, Any]] = Field(min_length=1)
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: str | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
     max_completion_tokens: int | None = Field(None, ge=1)
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
@@ -99,19 +160,18 @@ class ChatBody(GenerationBody):
 class CompletionBody(GenerationBody):
     """``POST /v1/completions``. ``to_generation`` distinguishes the four forms of ``prompt``."""
 
+    fields: ClassVar[Table] = COMPLETIONS
+
     prompt: Any
+    add_special_tokens: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=20)
-    echo: bool | None = None
-    suffix: str | None = None
     best_of: int | None = None
 
 
 class ResponsesBody(SamplingBody):
-    """``POST /v1/responses``. ``input`` is a string or a list of items, parsed by ``responses_input``.
+    """``POST /v1/responses``. ``input`` is a string or a list of items, parsed by ``responses_input``."""
 
-    The last fields of type ``Any`` exist only to be rejected: names of other APIs, or features that need
-    state between calls.
-    """
+    fields: ClassVar[Table] = RESPONSES
 
     input: Any
     instructions: str | None = None
@@ -119,18 +179,11 @@ class ResponsesBody(SamplingBody):
     text: TextSettings | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
-    parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
     include: list[str] | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    store: bool | None = None
-    background: bool | None = None
-    previous_response_id: Any = None
-    conversation: Any = None
-    prompt: Any = None
-    messages: Any = None
-    max_tokens: Any = None
-    response_format: Any = None
+    reasoning: Reasoning | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     @property
     def has_logprobs(self) -> bool:
@@ -141,19 +194,23 @@ class ResponsesBody(SamplingBody):
 class TokenizeBody(_Strict):
     """``POST /tokenize`` as in vLLM, for ``prompt`` or ``messages``."""
 
+    fields: ClassVar[Table] = TOKENIZE
+
     model: str | None = None
     prompt: str | None = None
     messages: list[dict[str, Any]] | None = Field(None, min_length=1)
     tools: list[dict[str, Any]] | None = None
-    add_generation_prompt: bool = True
+    add_generation_prompt: bool | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     continue_final_message: bool | None = None
-    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
 
 class DetokenizeBody(_Strict):
     """``POST /detokenize`` as in vLLM."""
+
+    fields: ClassVar[Table] = DETOKENIZE
 
     model: str | None = None
     tokens: list[Annotated[int, Field(ge=0)]]
@@ -163,7 +220,9 @@ Body = TypeVar("Body", bound=_Strict)
 
 
 def read_as(kind: type[Body], body: object) -> Body:
-    """Validate ``body`` as ``kind``. Raises RequestError, which names the first invalid field."""
+    """Validate ``body`` as ``kind``. Raises RequestError, which names the first invalid or refused field."""
+    if isinstance(body, Mapping):
+        refuse_unsupported(kind.fields, body)
     try:
         return kind.model_validate(body)
     except ValidationError as error:
@@ -175,9 +234,8 @@ def read_as(kind: type[Body], body: object) -> Body:
 
 def _field_name(location: tuple[int | str, ...]) -> str:
     """Return the name of a field in OpenAI's notation: ``messages[0].role``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(
-        "."
-    )
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location if part != "[key]")
+    return "".join(parts).removeprefix(".")
 
 
 def _shorten(text: str, num_chars: int = 80) -> str:

@@ -8,39 +8,29 @@ from typing import Any, TypeGuard
 from agentspec.errors import RequestError
 from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.output_form import read_form
+from agentspec.gateway.openai.prompt_options import prompt_options
 from agentspec.gateway.openai.responses_input import read_input
 from agentspec.gateway.openai.schemas import (
     LOGPROBS_INCLUDED,
     ChatBody,
     CompletionBody,
-    GenerationBody,
     ResponsesBody,
     SamplingBody,
 )
 from agentspec.gateway.openai.tools import Tools, choose, read_tools
-from agentspec.generation import GenerationRequest, SamplingParams
+from agentspec.generation import GenerationRequest, PromptOptions, SamplingParams
 from agentspec.tags import Tags
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 MAX_PROMPTS = 128
 MAX_TOKEN_ID = 2**31 - 1
-NOTHING_KEPT = "nothing is kept here between two calls: send the whole input"
-RESPONSES_REFUSED = {
-    "previous_response_id": NOTHING_KEPT,
-    "conversation": NOTHING_KEPT,
-    "prompt": "no prompts are stored here: send instructions and input",
-    "background": "a response is returned by its call here, or as a stream",
-    "messages": "in the responses API its name is input",
-    "max_tokens": "in the responses API its name is max_output_tokens",
-    "response_format": "in the responses API its name is text.format",
-}
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 def chat_request(body: ChatBody, tags: Tags, request_id: str, left_out: LeftOut) -> GenerationRequest:
     """Return the request for a chat call, and add what it lacks to ``left_out``. Raises RequestError."""
-    _refuse_unsupported(body)
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     messages = read_messages(body.messages, left_out)
@@ -52,20 +42,15 @@ def chat_request(body: ChatBody, tags: Tags, request_id: str, left_out: LeftOut)
         logprobs=logprobs,
         max_tokens=max_tokens,
         n=body.n,
-        json_schema=_response_schema(body),
         grammar=chosen.grammar,
     )
-    return _request(request_id, messages, sampling, tags, chosen.tools)
+    return _request(request_id, messages, sampling, tags, prompt_options(body), chosen.tools)
 
 
 def responses_request(
     body: ResponsesBody, tags: Tags, request_id: str, left_out: LeftOut
 ) -> GenerationRequest:
     """Return the request for a responses call, and add what it lacks to ``left_out``. Raises RequestError."""
-    _refuse_unsupported(body)
-    for name, reason in RESPONSES_REFUSED.items():
-        if getattr(body, name):
-            raise RequestError(f"{name} is not supported: {reason}", param=name, code="unsupported_parameter")
     if body.top_logprobs and not body.has_logprobs:
         raise RequestError(f"top_logprobs needs {LOGPROBS_INCLUDED!r} in include", param="top_logprobs")
     chosen = choose(read_tools(body.tools, left_out), body.tool_choice)
@@ -73,20 +58,14 @@ def responses_request(
         body,
         logprobs=(body.top_logprobs or 0) if body.has_logprobs else None,
         max_tokens=body.max_output_tokens,
-        json_schema=_text_schema(body),
         grammar=chosen.grammar,
     )
     messages = read_input(body.input, body.instructions, left_out)
-    return _request(request_id, messages, sampling, tags, chosen.tools)
+    return _request(request_id, messages, sampling, tags, prompt_options(body), chosen.tools)
 
 
 def completion_requests(body: CompletionBody, tags: Tags, request_id: str) -> list[GenerationRequest]:
     """Return one request per prompt of a completion call. Raises RequestError."""
-    _refuse_unsupported(body)
-    if body.echo:
-        raise RequestError("echo is not supported", param="echo", code="unsupported_parameter")
-    if body.suffix:
-        raise RequestError("suffix is not supported", param="suffix", code="unsupported_parameter")
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise RequestError(
             f"best_of other than n is not supported: {body.best_of!r}",
@@ -94,11 +73,11 @@ def completion_requests(body: CompletionBody, tags: Tags, request_id: str) -> li
             code="unsupported_parameter",
         )
     max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    sampling = _sampling(
-        body, logprobs=body.logprobs, max_tokens=max_tokens, n=body.n, json_schema=_response_schema(body)
-    )
+    sampling = _sampling(body, logprobs=body.logprobs, max_tokens=max_tokens, n=body.n)
     return [
-        _request(f"{request_id}-{index}" if index else request_id, prompt, sampling, tags)
+        _request(
+            f"{request_id}-{index}" if index else request_id, prompt, sampling, tags, prompt_options(body)
+        )
         for index, prompt in enumerate(_prompts(body.prompt))
     ]
 
@@ -108,6 +87,7 @@ def _request(
     prompt: Prompt,
     sampling: SamplingParams,
     tags: Tags,
+    options: PromptOptions,
     tools: Tools | None = None,
 ) -> GenerationRequest:
     return GenerationRequest(
@@ -116,6 +96,7 @@ def _request(
         sampling=sampling,
         tags=tags,
         tools=tools,
+        prompt_options=options,
     )
 
 
@@ -125,9 +106,11 @@ def _sampling(
     logprobs: int | None,
     max_tokens: int | None,
     n: int | None = None,
-    json_schema: Mapping[str, Any] | None,
     grammar: str | None = None,
 ) -> SamplingParams:
+    form = read_form(body)
+    if form.written is not None and grammar is not None:
+        raise RequestError(f"tool_choice forces a call, and {form.param} another output", param=form.param)
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -140,46 +123,18 @@ def _sampling(
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         n=n or 1,
-        json_schema=json_schema,
+        json_schema=form.json_schema,
+        written=form.written,
+        constraint_param=form.param,
         grammar=grammar,
         ignore_eos=bool(body.ignore_eos),
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias={int(token): bias for token, bias in (body.logit_bias or {}).items()} or None,
+        allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+        bad_words=tuple(body.bad_words or ()),
+        min_tokens=body.min_tokens or 0,
+        stop_token_ids=tuple(body.stop_token_ids or ()),
     )
-
-
-def _refuse_unsupported(body: SamplingBody) -> None:
-    if body.logit_bias:
-        raise RequestError("logit_bias is not supported", param="logit_bias", code="unsupported_parameter")
-
-
-def _response_schema(body: GenerationBody) -> Mapping[str, Any] | None:
-    wanted = body.response_format
-    if wanted is None:
-        return None
-    schema = None if wanted.json_schema is None else wanted.json_schema.schema_
-    return _json_schema(wanted.type, schema, "response_format", "json_schema")
-
-
-def _text_schema(body: ResponsesBody) -> Mapping[str, Any] | None:
-    wanted = None if body.text is None else body.text.format
-    return None if wanted is None else _json_schema(wanted.type, wanted.schema_, "text.format", "schema")
-
-
-def _json_schema(
-    kind: str, schema: Mapping[str, Any] | None, param: str, schema_name: str
-) -> Mapping[str, Any] | None:
-    """Return the schema for ``SamplingParams``. Errors name the fields ``param`` and ``schema_name``."""
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return {}
-    if kind != "json_schema":
-        raise RequestError(
-            f"{param}.type must be 'text', 'json_object' or 'json_schema', not {kind!r}",
-            param=f"{param}.type",
-        )
-    if schema is None:
-        raise RequestError(f"{param}.{schema_name} is missing", param=f"{param}.{schema_name}")
-    return schema
 
 
 def _prompts(prompt: object) -> list[Prompt]:

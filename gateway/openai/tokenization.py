@@ -8,18 +8,14 @@ from typing import Any
 
 from agentspec.errors import RequestError
 from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.prompt_options import prompt_options
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody
 from agentspec.gateway.openai.tools import read_tools
 from agentspec.generation import Engine
 
-UNSUPPORTED = ("chat_template", "continue_final_message")
-
 
 async def tokenize(engine: Engine, body: TokenizeBody) -> dict[str, Any]:
     """Return the token ids of a prompt or of messages. Raises RequestError."""
-    for name in UNSUPPORTED:
-        if getattr(body, name):
-            raise RequestError(f"{name} is not supported", param=name, code="unsupported_parameter")
     return await asyncio.to_thread(_tokens, engine, body)
 
 
@@ -32,8 +28,7 @@ def _tokens(engine: Engine, body: TokenizeBody) -> dict[str, Any]:
     tokens = engine.tokenize(
         _prompt(body),
         tools=read_tools(body.tools),
-        add_generation_prompt=body.add_generation_prompt,
-        add_special_tokens=body.add_special_tokens,
+        options=prompt_options(body),
     )
     return {
         "count": len(tokens),

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from agentspec.gateway.settings import FleetSettings, GatewaySettings, Settings
-from docs.site.reference import OPENAPI, command_line, endpoints, settings
+from docs.site.reference import ENDPOINTS, OPENAPI, command_line, endpoints, settings, with_fields
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +40,12 @@ def test_every_endpoint_is_shown() -> None:
     page = endpoints()
     for path in yaml.safe_load(OPENAPI.read_text(encoding="utf-8"))["paths"]:
         assert f"| `{path}` |" in page
+
+
+def test_the_tables_of_fields_are_those_of_the_code() -> None:
+    """If not: ``python -m docs.site.reference``."""
+    page = ENDPOINTS.read_text(encoding="utf-8")
+    assert with_fields(page) == page
 
 
 @pytest.mark.skipif(not (ROOT / "mkdocs.yml").exists(), reason="the source distribution has no site")

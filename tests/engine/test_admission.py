@@ -8,7 +8,7 @@ import pytest
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ContextLengthError, RequestError
-from agentspec.generation import GenerationRequest, SamplingParams
+from agentspec.generation import GenerationRequest, SamplingParams, WrittenConstraint
 from agentspec.tags import Tags
 from tests.support.fakes import STAGE, RecordingProposer, SteppedEngine
 
@@ -106,6 +106,61 @@ def test_bad_sampling_is_refused_before_anything_starts(
         engine.submit(request("x", replace(GREEDY, json_schema={"type": "strange"})))
     assert caught.value.param == "response_format"
     assert not proposer.prompts
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logit_bias": {384: 1.0}}, "logit_bias"),
+        ({"allowed_token_ids": (5, 384)}, "allowed_token_ids"),
+        ({"stop_token_ids": (-1,)}, "stop_token_ids"),
+        ({"min_tokens": 5}, "min_tokens"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"bad_words": ("",)}, "bad_words"),
+        ({"written": WrittenConstraint("regex", "("), "constraint_param": "guided_regex"}, "guided_regex"),
+        ({"json_schema": {"type": 3}, "constraint_param": "guided_json"}, "guided_json"),
+    ],
+)
+def test_sampling_that_is_refused_names_its_field(
+    engine: SteppedEngine, proposer: RecordingProposer, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(RequestError, match=param) as caught:
+        engine.submit(request("x", replace(GREEDY, **fields)))
+    assert caught.value.param == param
+    assert not proposer.prompts
+
+
+def test_a_stop_token_ends_the_output_and_is_not_shown(engine: SteppedEngine, tokenizer: Tokenizer) -> None:
+    """Not before min_tokens, and ignore_eos does not concern it."""
+    free = replace(GREEDY, max_tokens=8, ignore_eos=True)
+    engine.submit(replace(request("x", free), request_id="free"))
+    engine.run()
+    ids = engine.output("free")
+    stop = ids[3]
+    at = ids.index(stop)
+    engine.submit(replace(request("x", replace(free, stop_token_ids=(stop,))), request_id="stopped"))
+    early = replace(free, stop_token_ids=(stop,), min_tokens=at + 1)
+    engine.submit(replace(request("x", early), request_id="early"))
+    engine.run()
+    assert engine.output("stopped") == ids[: at + 1]
+    assert engine.deltas("stopped")[-1].finish_reason == "stop"
+    text = "".join(delta.text for delta in engine.deltas("stopped"))
+    assert text == tokenizer.decode(ids[:at])
+    assert engine.output("early")[:at] == ids[:at]
+    assert engine.output("early")[at] != stop
+
+
+def test_a_stop_string_before_min_tokens_is_text(engine: SteppedEngine) -> None:
+    free = replace(GREEDY, max_tokens=8, ignore_eos=True)
+    engine.submit(replace(request("x", free), request_id="free"))
+    engine.run()
+    whole = "".join(delta.text for delta in engine.deltas("free"))
+    stop = next(char for char in whole if char.isascii())
+    for name, fields in (("stopped", {}), ("late", {"min_tokens": 8})):
+        engine.submit(replace(request("x", replace(free, stop=(stop,), **fields)), request_id=name))
+        engine.run()
+    assert "".join(delta.text for delta in engine.deltas("stopped")) == whole[: whole.index(stop)]
+    assert "".join(delta.text for delta in engine.deltas("late")) == whole
 
 
 def test_the_proposer_is_told_what_the_request_asks_for(

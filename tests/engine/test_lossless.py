@@ -206,6 +206,36 @@ def test_penalties_with_drafts(run: Run) -> None:
     assert_drafting_changes_nothing(run, make_prompts(40), sampling)
 
 
+EDITS: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"repetition_penalty": 0.7, "frequency_penalty": 0.5},
+    {"logit_bias": dict.fromkeys(range(40, 80), 1.5)},
+    {"allowed_token_ids": tuple(range(20, 300))},
+    {"bad_words": ("ve", "ow", "They", "ß", "SELECT", "as")},
+    {"min_tokens": 16, "logit_bias": {2: 4.0, 1: 4.0}, "max_tokens": 24},
+    {"stop_token_ids": tuple(range(100, 130))},
+    {"stop_token_ids": tuple(range(100, 200)), "min_tokens": 6, "stop": ("e",), "max_tokens": 24},
+    {"json_schema": {}, "min_tokens": 9, "repetition_penalty": 1.5, "max_tokens": 24},
+]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_edited_logits_with_drafts(run: Run, temperature: float) -> None:
+    prompts = make_prompts(4 * len(EDITS))
+    fixed: dict[str, Any] = {"temperature": temperature, "max_tokens": 24}
+    sampling = [SamplingParams(seed=i, **{**fixed, **edits}) for i, edits in enumerate(EDITS * 4)]
+    edited = assert_drafting_changes_nothing(run, prompts, sampling)
+    unedited = [SamplingParams(seed=i, **fixed) for i in range(len(prompts))]
+    free = run(prompts, unedited, NoDrafts())
+    for first, edits in enumerate(EDITS):
+        assert edited[first :: len(EDITS)] != free[first :: len(EDITS)], edits
+    for params, (token_ids, _, reason, _) in zip(sampling, edited, strict=True):
+        if params.json_schema is None:
+            assert len(token_ids) >= min(params.min_tokens, params.max_tokens or 0)
+        assert not set(token_ids[:-1]) & set(params.stop_token_ids)
+        assert (token_ids[-1] not in params.stop_token_ids) or reason == "stop"
+
+
 def test_logprobs_with_drafts(run: Run) -> None:
     answers = assert_drafting_changes_nothing(run, make_prompts(20), mixed_sampling(20, logprobs=3))
     for token_ids, _, _, entries in answers:

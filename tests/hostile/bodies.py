@@ -31,8 +31,12 @@ SAMPLING = (
 )
 FIELDS: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
     (*CHAT, (*SAMPLING, "messages", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "response_format",
-             "logprobs", "top_logprobs", "logit_bias", "prediction", "vllm_xargs", "presence_penalty")),
-    (*TEXT, (*SAMPLING, "prompt", "max_tokens", "echo", "suffix", "logprobs", "best_of")),
+             "logprobs", "top_logprobs", "logit_bias", "prediction", "vllm_xargs", "presence_penalty",
+             "repetition_penalty", "allowed_token_ids", "stop_token_ids", "bad_words", "min_tokens",
+             "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "grammar",
+             "json_schema", "chat_template_kwargs", "documents", "reasoning_effort", "add_generation_prompt",
+             "continue_final_message", "add_special_tokens", "functions", "n_predict")),
+    (*TEXT, (*SAMPLING, "prompt", "max_tokens", "echo", "suffix", "logprobs", "best_of", "add_special_tokens")),
     (*RESPONSES, ("input", "instructions", "max_output_tokens", "temperature", "top_p", "stream", "tools", "tool_choice",
                   "text", "reasoning", "metadata", "model", "previous_response_id", "store")),
     (*MESSAGES, ("messages", "system", "max_tokens", "tools", "stream", "metadata", "stop_sequences")),

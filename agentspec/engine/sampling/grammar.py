@@ -1,4 +1,4 @@
-"""JSON grammars: the tokens that may follow so that an output obeys its schema.
+"""Grammars: the tokens that may follow so that an output obeys a JSON schema, a grammar or a regex.
 
 A thin layer over ``llguidance``. Knows nothing of logits: it returns boolean masks, and the sampler
 applies them. One :class:`GrammarCompiler` serves a tokenizer, one :class:`Grammar` one output.
@@ -14,22 +14,29 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLMatcher, LLTokenizer, grammar_from
 from numpy.typing import NDArray
 
 from agentspec.draft import Draft
 from agentspec.engine.sampling.schema import Enforceable, bad_schema, enforceable
 from agentspec.errors import EngineError, RequestError
+from agentspec.generation import WrittenConstraint
 
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 # the library recurses into a schema, with up to 10 KiB a level; an overflow would end the process
 FEW_LEVELS = 200
 STACK_BYTES = 256 << 20
+MAX_WRITTEN_CHARS = 1 << 16
 _SCHEMA_RULE = re.compile(r"^(\w+): %json (.*)$", re.MULTILINE)
+# between two JSON tokens: a space or two, or a line break with an indentation. A model that may go on with
+# white space can do so up to its limit, and trees would learn it
+JSON_SPACE = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{0,2}(\r?\n[ \t]{0,32})?"}
 
 
 class GrammarCompiler:
-    """Turns JSON schemas into grammars over one tokenizer's vocabulary. Safe to use from any thread.
+    """Turns schemas and grammars into masks over one tokenizer's vocabulary. Safe to use from any thread.
+
+    ``param`` of its methods is the request's field that an error names.
 
     Args:
         tokenizer_json: the text of ``tokenizer.json``.
@@ -49,15 +56,15 @@ class GrammarCompiler:
             message = f"response_format: this model can't be held to a JSON schema: {str(error)!r}"
             raise RequestError(message, param="response_format") from None
 
-    def compile(self, schema: Mapping[str, Any]) -> Grammar:
-        """A fresh grammar for one output; ``{}`` stands for any JSON object.
+    def compile(self, schema: Mapping[str, Any], param: str = "response_format") -> Grammar:
+        """A fresh grammar for one output; ``{}`` stands for any JSON object. White space is bounded.
 
         Raises:
             RequestError: ``schema`` is no JSON schema, or uses what the grammar library can't enforce.
         """
-        known = _enforceable(schema or ANY_OBJECT, "response_format")
+        known = _enforceable(schema or ANY_OBJECT, param, options=JSON_SPACE)
         text = LLMatcher.grammar_from_json_schema(known.text)
-        return self._grammar(text, "response_format", known.num_levels)
+        return self._grammar(text, param, known.num_levels)
 
     def compile_lark(self, text: str) -> Grammar:
         """Compile a Lark grammar, which constrains a forced tool call.
@@ -85,12 +92,37 @@ class GrammarCompiler:
                 self._grammar(alone, "tools", known.num_levels, subject)
             raise
 
+    def compile_written(self, written: WrittenConstraint, param: str) -> Grammar:
+        """Compile what a client wrote.
+
+        Raises:
+            RequestError: it is invalid.
+        """
+        try:
+            if len(written.text) > MAX_WRITTEN_CHARS:
+                raise ValueError(f"it has more than {MAX_WRITTEN_CHARS} characters")
+            compiled = grammar_from(written.kind, written.text)
+            return self._compiled(compiled, len(compiled))  # at most a level per character
+        except ValueError as error:
+            raise RequestError(
+                f"{param}: the {written.kind} can't be used: {str(error)!r}",
+                param=param,
+                code=f"invalid_{written.kind}",
+            ) from None
+
     def _grammar(self, text: str, param: str, num_levels: int = 0, subject: str = "") -> Grammar:
+        try:
+            return self._compiled(text, num_levels)
+        except ValueError as error:
+            raise bad_schema(str(error), param, subject) from None
+
+    def _compiled(self, text: str, num_levels: int) -> Grammar:
+        """Compile the library's form of a grammar. Raises ValueError."""
         matcher = self._matcher(text, num_levels)
         if not matcher.is_error():
             matcher.compute_bitmask()  # some grammars fail only here
         if matcher.is_error():
-            raise bad_schema(matcher.get_error(), param, subject)
+            raise ValueError(matcher.get_error())
         return Grammar(matcher, self._vocab_size, self._eos_ids)
 
     def _matcher(self, text: str, num_levels: int) -> LLMatcher:

@@ -3,7 +3,7 @@
 Sampling is a *pure function*. The token at output position ``t`` wins an exponential race:
 
     ``token_t = argmin over i of e_t,i / p(i)``,    ``p`` the distribution of the model's next token,
-    after penalties, grammar, temperature, min_p, top_k and top_p, given everything before ``t``,
+    after bias, penalties, grammar, bans, temperature, min_p, top_k and top_p, given everything before ``t``,
 
 where the ``e_t,i`` are independent exponential numbers of a counter-based generator keyed by the
 request's seed and ``t``. The winner has exactly the distribution ``p`` (the Gumbel-max trick: this is
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentspec.draft import Draft
+from agentspec.engine.sampling.logit_edits import OutputRows, edit
 from agentspec.engine.sampling.state import SamplerState
 
 SEED_MASK = (1 << 64) - 1  # a seed is any integer; these bits of it count
@@ -61,7 +62,7 @@ def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draf
             _dictate(tokens, part, part.state.forced_ids)
         elif part.state.is_only_constrained:
             _correct(logits, tokens, part)
-    greedy = [part for part in parts if part.state.is_greedy and part.state.has_penalty]
+    greedy = [part for part in parts if part.state.is_greedy and part.state.is_edited]
     sampled = [part for part in parts if not part.state.is_greedy]
     for group in (greedy, sampled):
         for block in _blocks(group, logits):
@@ -69,59 +70,26 @@ def choose(logits: Tensor, states: Sequence[SamplerState], drafts: Sequence[Draf
             edited = logits[rows].double()
             views = torch.split(edited, [len(part.rows) for part in block])
             for part, view in zip(block, views, strict=True):
-                _edit(view, part)
+                edit(view, part)
             tokens[rows] = edited.argmax(-1) if group is greedy else _sample(edited, block)
     return tokens
 
 
-@dataclass(slots=True, eq=False)
-class _Part:
-    """The rows of one output that needs more than an argmax: its root and its draft tokens."""
-
-    state: SamplerState
-    draft: Draft
-    rows: NDArray[np.int64]
-
-    @property
-    def starts_from_argmax(self) -> bool:
-        """True if the argmax of the raw logits is needed first."""
-        return self.state.is_only_constrained or self.state.forced_ids is not None
-
-    def positions(self) -> NDArray[np.int64]:
-        """Index, in the output, of the token that each row decides on."""
-        depths = np.arange(len(self.rows))
-        if not self.draft.is_chain:
-            for node, parent in enumerate(self.draft.parents.tolist()):
-                depths[1 + node] = 1 + depths[1 + parent]
-        return depths + len(self.state.output_ids)
-
-    def lineage(self) -> NDArray[np.bool_]:
-        """bool ``[1 + n, n]``: which draft tokens lie between the root and each row, its own included."""
-        size = len(self.draft)
-        lineage = np.tri(1 + size, size, -1, dtype=np.bool_)
-        if not self.draft.is_chain:
-            lineage[:] = False
-            for node, parent in enumerate(self.draft.parents.tolist()):
-                lineage[1 + node] = lineage[1 + parent]
-                lineage[1 + node, node] = True
-        return lineage
-
-
-def _special_parts(states: Sequence[SamplerState], drafts: Sequence[Draft]) -> list[_Part]:
+def _special_parts(states: Sequence[SamplerState], drafts: Sequence[Draft]) -> list[OutputRows]:
     parts = []
     row = 0
     for state, draft in zip(states, drafts, strict=True):
         end = row + 1 + len(draft)
         if not state.is_plain:
-            parts.append(_Part(state, draft, np.arange(row, end)))
+            parts.append(OutputRows(state, draft, np.arange(row, end)))
         row = end
     return parts
 
 
-def _blocks(parts: Sequence[_Part], like: Tensor) -> Iterator[list[_Part]]:
+def _blocks(parts: Sequence[OutputRows], like: Tensor) -> Iterator[list[OutputRows]]:
     """The parts in groups of about a block's size; a part is never divided."""
     limit = (BLOCK_SIZE_CPU if like.device.type == "cpu" else BLOCK_SIZE_GPU) // like.shape[-1]
-    block: list[_Part] = []
+    block: list[OutputRows] = []
     num_rows = 0
     for part in parts:
         num_rows += len(part.rows)
@@ -133,13 +101,13 @@ def _blocks(parts: Sequence[_Part], like: Tensor) -> Iterator[list[_Part]]:
         yield block
 
 
-def _dictate(tokens: Tensor, part: _Part, forced_ids: NDArray[np.int32]) -> None:
+def _dictate(tokens: Tensor, part: OutputRows, forced_ids: NDArray[np.int32]) -> None:
     """Write the forced tokens in place. Beyond their end, where no token is accepted, write the last one."""
     dictated = forced_ids[np.minimum(part.positions(), len(forced_ids) - 1)]
     tokens[int(part.rows[0]) : int(part.rows[-1]) + 1] = torch.from_numpy(dictated).to(tokens.device)
 
 
-def _correct(logits: Tensor, tokens: Tensor, part: _Part) -> None:
+def _correct(logits: Tensor, tokens: Tensor, part: OutputRows) -> None:
     """Correct, in place, the tokens of one greedy output that its grammar refuses."""
     grammar = part.state.grammar
     assert grammar is not None
@@ -154,33 +122,6 @@ def _correct(logits: Tensor, tokens: Tensor, part: _Part) -> None:
     corrected = grammar.correct(part.draft, found, best)
     if corrected != found:
         tokens[rows] = torch.tensor(corrected, device=tokens.device)
-
-
-def _edit(logits: Tensor, part: _Part) -> None:
-    """Apply one output's penalties and grammar to its rows, in place."""
-    if part.state.has_penalty:
-        params = part.state.params
-        tokens, counts = _counts(part)
-        penalties = params.presence_penalty * (counts > 0) + params.frequency_penalty * counts
-        columns = torch.from_numpy(tokens).to(logits.device)
-        logits.index_add_(1, columns, torch.from_numpy(-penalties).to(logits.device))
-    if part.state.grammar is not None:
-        forbidden = torch.from_numpy(~part.state.grammar.masks(part.draft))
-        logits.masked_fill_(forbidden.to(logits.device), -torch.inf)
-
-
-def _counts(part: _Part) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The tokens that occur in the output ``[k]``, and how often for each row ``[1 + n, k]``.
-
-    At a node of the draft that includes the path to it: were the node reached, those would be put out.
-    """
-    output_ids = np.array(part.state.output_ids, np.int64)
-    tokens, columns = np.unique(np.concatenate([output_ids, part.draft.token_ids]), return_inverse=True)
-    counts = np.zeros((len(part.rows), len(tokens)))
-    counts += np.bincount(columns[: len(output_ids)], minlength=len(tokens))
-    rows, nodes = part.lineage().nonzero()
-    np.add.at(counts, (rows, columns[len(output_ids) + nodes]), 1)
-    return tokens, counts
 
 
 class Filters(NamedTuple):
@@ -201,7 +142,7 @@ class Filters(NamedTuple):
         return Filters(*(column[rows] for column in self))
 
 
-def _sample(logits: Tensor, parts: Sequence[_Part]) -> Tensor:
+def _sample(logits: Tensor, parts: Sequence[OutputRows]) -> Tensor:
     sizes = [len(part.rows) for part in parts]
 
     def column(values: Sequence[float]) -> Tensor:

@@ -23,12 +23,15 @@ class StopStrings:
     def __bool__(self) -> bool:
         return bool(self._stops)
 
-    def push(self, text: str) -> str:
-        """Take new text; return what may be shown of it. Nothing is shown once a stop was hit. O(text)."""
+    def push(self, text: str, *, is_early: bool = False) -> str:
+        """Take new text; return what may be shown of it. Nothing is shown once a stop was hit. O(text).
+
+        ``is_early``: the output must not end in this text yet, so a stop string in it is text.
+        """
         if self.is_hit:
             return ""
         text = self._held + text
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0]
+        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0 and not is_early]
         if starts:
             self.is_hit = True
             self._held = ""

@@ -19,8 +19,10 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentspec.errors import CheckpointError, RequestError
+from agentspec.generation import DEFAULT_OPTIONS, PromptOptions
 
 Message = Mapping[str, Any]
+END_MARK = "\ue000end of the last message\ue000"  # with private characters, which no prompt has
 
 # for models that were not trained on tools: the functions and the calls, in the form of Hermes and Qwen
 TOOLS_TEMPLATE = """\
@@ -85,9 +87,9 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
+        options: PromptOptions = DEFAULT_OPTIONS,
     ) -> str:
-        """The prompt's text.
+        """The prompt's text. ``options.variables`` take precedence over special tokens.
 
         A history that the template refuses is shown in its plainest form, see :func:`plain_messages`.
 
@@ -95,27 +97,55 @@ class ChatTemplate:
             RequestError: a message is malformed, or the template refuses the messages in both forms.
         """
         normalized = normalized_messages(messages)
+        if options.continue_final_message:
+            return self._open(normalized, tools, options)
+        return self._render(normalized, tools, options)
+
+    def _open(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: PromptOptions,
+    ) -> str:
+        """Return the text up to the end of the last message's content.
+
+        As in Transformers: it is cut at a mark, and white space before it goes if the template strips it.
+        """
+        last = {**messages[-1], "content": f"{messages[-1]['content'] or ''}{END_MARK} "}
+        text, mark, rest = self._render([*messages[:-1], last], tools, options).rpartition(END_MARK)
+        if not mark:
+            raise RequestError(
+                "continue_final_message: the model's chat template does not show the last message",
+                param="continue_final_message",
+            )
+        return text if rest.startswith(" ") else text.rstrip()
+
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        options: PromptOptions,
+    ) -> str:
         try:
-            return self._rendered(normalized, tools, add_generation_prompt)
+            return self._rendered(messages, tools, options)
         except TEMPLATE_ERRORS as error:
-            plain = plain_messages(normalized)
-            if plain != normalized:
+            plain = plain_messages(messages)
+            if plain != messages:
                 try:
-                    return self._rendered(plain, tools, add_generation_prompt)
+                    return self._rendered(plain, tools, options)
                 except TEMPLATE_ERRORS:
                     pass  # the first error speaks of the messages as they were sent
             message = f"the model's chat template refuses these messages: {error}"
             raise RequestError(message, param="messages") from error
 
     def _rendered(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, begins_answer: bool
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None, options: PromptOptions
     ) -> str:
         return self._template.render(
+            **{"documents": None, **self._special_tokens, **options.variables},
             messages=messages,
             tools=[dict(tool) for tool in tools] if tools else None,
-            documents=None,
-            add_generation_prompt=begins_answer,
-            **self._special_tokens,
+            add_generation_prompt=options.add_generation_prompt,
         )
 
 

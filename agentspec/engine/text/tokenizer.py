@@ -19,6 +19,7 @@ from agentspec.engine.model.config import token_id_set
 from agentspec.engine.text.chat_template import TOOLS_TEMPLATE, ChatTemplate, Message
 from agentspec.engine.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from agentspec.errors import CheckpointError, RequestError
+from agentspec.generation import DEFAULT_OPTIONS, PromptOptions
 
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
@@ -128,13 +129,29 @@ class Tokenizer:
             literal.normalizer = None
         return literal
 
+    def encode_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the token ids of words that must not be put out, at the start of a text and after a space.
+
+        As in vLLM: a word after a space counts if that makes another first token and as many tokens.
+
+        Raises:
+            RequestError: this vocabulary has no tokens for a word.
+        """
+        found = []
+        for word in words:
+            plain, spaced = (tuple(self.encode(space + word.lstrip()).tolist()) for space in ("", " "))
+            if not plain:
+                raise RequestError(f"bad_words: there are no tokens for {word!r}", param="bad_words")
+            found.append(plain)
+            if spaced[:1] != plain[:1] and len(spaced) == len(plain):
+                found.append(spaced)
+        return tuple(dict.fromkeys(found))
+
     def encode_prompt(
         self,
         prompt: str | Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        add_special_tokens: bool | None = None,
+        options: PromptOptions = DEFAULT_OPTIONS,
     ) -> NDArray[np.int32]:
         """int32 token ids of raw text or chat messages; see :meth:`agentspec.generation.Engine.tokenize`.
 
@@ -142,9 +159,9 @@ class Tokenizer:
             RequestError: as :meth:`apply_chat_template`.
         """
         if isinstance(prompt, str):
-            return self.encode(prompt, add_special_tokens is not False)
-        text = self.apply_chat_template(prompt, tools, add_generation_prompt)
-        return self.encode(text, bool(add_special_tokens))
+            return self.encode(prompt, options.add_special_tokens is not False)
+        text = self.apply_chat_template(prompt, tools, options)
+        return self.encode(text, bool(options.add_special_tokens))
 
     def decode(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
         """The text of ``token_ids``, special tokens left out."""
@@ -183,7 +200,7 @@ class Tokenizer:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
+        options: PromptOptions = DEFAULT_OPTIONS,
     ) -> str:
         """The prompt's text for these messages (OpenAI form).
 
@@ -194,7 +211,7 @@ class Tokenizer:
         template = template or self._templates.get("default")
         if template is None:
             raise RequestError("this model has no chat template; use a plain prompt", param="messages")
-        return template.render(messages, tools, add_generation_prompt)
+        return template.render(messages, tools, options)
 
 
 def _optional_json(file: Path) -> dict[str, Any]:

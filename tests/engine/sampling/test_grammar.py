@@ -11,6 +11,7 @@ from agentspec.draft import Draft
 from agentspec.engine.sampling.grammar import Grammar, GrammarCompiler
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineError, RequestError
+from agentspec.generation import WrittenConstraint
 from tests.support.checkpoints import VOCAB_SIZE
 from tests.support.fakes import make_draft
 
@@ -181,6 +182,89 @@ def test_a_model_without_an_end_token_can_not_be_held_to_a_schema(tokenizer: Tok
     with pytest.raises(RequestError, match="can't be held to") as caught:
         GrammarCompiler(tokenizer.raw.to_str(), VOCAB_SIZE, ())
     assert caught.value.param == "response_format"
+
+
+def follows(grammar: Grammar, tokenizer: Tokenizer, text: str) -> bool:
+    """Return True if a grammar allows every token of ``text``."""
+    tokens = ids(tokenizer, text)
+    masks = grammar.masks(make_draft(tokens))
+    return all(masks[row, token] for row, token in enumerate(tokens))
+
+
+NESTED = {"type": "object", "properties": {"a": {"type": "array", "items": SCHEMA}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("schema", [{}, NESTED, {**NESTED, "x-guidance": {"whitespace_pattern": "[ ]*"}}])
+def test_white_space_is_bounded(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, schema: dict[str, Any]
+) -> None:
+    value = {"a": [{"a": 1}, {"a": 2}]}
+    for text in (
+        json.dumps(value),
+        json.dumps(value, indent=2),
+        json.dumps(value, indent=8),
+        json.dumps(value, indent="\t"),
+        json.dumps(value, separators=(",", ":")),
+        '{ "a" : [ ] }',
+        '{\r\n "a": []\r\n}',
+    ):
+        assert follows(compiler.compile(schema), tokenizer, text), text
+    for text in (
+        '{"a":' + " " * 3,
+        "{" + "\n" * 2,
+        '{"a": [' + "\n \n",
+        '{"a": [' + "\t" * 3,
+        "{\n" + " " * 33,
+        '{"a": []' + " \n" * 2,
+        " {",
+    ):
+        assert not follows(compiler.compile(schema), tokenizer, text), text
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "right", "wrong"),
+    [
+        ("regex", r"[0-9]{2}-[ab]*", "12-ab", "1-"),
+        ("choice", '["SELECT 1", "", "a/b"]', "a/b", "b"),
+        ("grammar", 'root ::= "x" digits\ndigits ::= [0-9]+', "x42", "xy"),
+        ("grammar", 'start: "x" /[0-9]+/', "x42", "xy"),
+    ],
+)
+def test_what_a_client_wrote(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, kind: Any, text: str, right: str, wrong: str
+) -> None:
+    written = WrittenConstraint(kind, text)
+    assert follows(compiler.compile_written(written, "grammar"), tokenizer, right)
+    assert not follows(compiler.compile_written(written, "grammar"), tokenizer, wrong)
+    grammar = compiler.compile_written(written, "grammar")
+    grammar.advance(ids(tokenizer, right))
+    assert min(tokenizer.eos_ids) in set(np.nonzero(grammar.masks(Draft())[0])[0].tolist())
+
+
+def test_a_chain_of_rules_does_not_overflow_the_stack(
+    compiler: GrammarCompiler, tokenizer: Tokenizer
+) -> None:
+    rules = "".join(f"r{i}:r{i + 1}\n" for i in range(5000))
+    written = WrittenConstraint("grammar", f'start: r0\n{rules}r5000: "ab"')
+    assert follows(compiler.compile_written(written, "grammar"), tokenizer, "ab")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("regex", "("),
+        ("grammar", "nonsense"),
+        ("grammar", "root ::= missing"),
+        ("grammar", "start: missing"),
+        ("grammar", "root ::= " + "(" * 100_000),
+        ("grammar", "x" * 70_000),
+        ("choice", '["\\ud800"]'),
+    ],
+)
+def test_what_a_client_wrote_wrong_names_its_field(compiler: GrammarCompiler, kind: Any, text: str) -> None:
+    with pytest.raises(RequestError, match="guided_it") as caught:
+        compiler.compile_written(WrittenConstraint(kind, text), "guided_it")
+    assert caught.value.param == "guided_it"
 
 
 def test_grammars_do_not_share_state(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:

@@ -19,6 +19,7 @@ from tokenizers import decoders, models, normalizers
 from agentspec.engine.text.detokenizer import WindowDetokenizer
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import CheckpointError, RequestError
+from agentspec.generation import PromptOptions
 
 TEXTS = [
     "SELECT name FROM items WHERE price < 10;",
@@ -76,7 +77,7 @@ def test_special_tokens_are_recognized_and_not_shown(tokenizer: Tokenizer) -> No
 @pytest.mark.parametrize("text", TEXTS)
 def test_prompts_as_transformers(tokenizer: Tokenizer, reference: Any, text: str) -> None:
     for special in (True, False):
-        ids = tokenizer.encode_prompt(text, add_special_tokens=special).tolist()
+        ids = tokenizer.encode_prompt(text, options=PromptOptions(add_special_tokens=special)).tolist()
         assert ids == reference(text, add_special_tokens=special)["input_ids"]
         assert tokenizer.decode_prompt(ids) == reference.decode(ids)
         assert tokenizer.token_names(ids) == reference.convert_ids_to_tokens(ids)
@@ -201,9 +202,51 @@ def test_chat_as_transformers(tokenizer: Tokenizer, reference: Any, add_generati
     theirs = reference.apply_chat_template(
         CONVERSATION, tokenize=False, add_generation_prompt=add_generation_prompt
     )
-    ours = tokenizer.apply_chat_template(CONVERSATION, add_generation_prompt=add_generation_prompt)
+    options = PromptOptions(add_generation_prompt=add_generation_prompt)
+    ours = tokenizer.apply_chat_template(CONVERSATION, options=options)
     assert ours == theirs
     assert "SQL & <JSON>" in ours
+
+
+@pytest.mark.parametrize("content", ["These", "These are\n", " 🙂 "])
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_the_last_message_is_continued_as_in_transformers(own: Path, content: str, is_trimmed: bool) -> None:
+    file = own / "chat_template.jinja"
+    source = file.read_text()
+    if is_trimmed:
+        source = source.replace('{{ message.content or "" }}', '{{ (message.content or "") | trim }}')
+    file.write_text(source)
+    reference = transformers.AutoTokenizer.from_pretrained(own)
+    messages = [*CONVERSATION, {"role": "assistant", "content": content}]
+    theirs = reference.apply_chat_template(messages, tokenize=False, continue_final_message=True)
+    options = PromptOptions(add_generation_prompt=False, continue_final_message=True)
+    ours = Tokenizer.load(own).apply_chat_template(messages, options=options)
+    assert ours == theirs
+    assert ours.endswith(content.strip() if is_trimmed else content)
+
+
+def test_a_template_that_hides_the_last_message_can_not_continue_it(own: Path) -> None:
+    tokenizer = with_template(own, "{{ messages[0].content }}")
+    with pytest.raises(RequestError, match="does not show the last message") as caught:
+        tokenizer.apply_chat_template(CONVERSATION, options=PromptOptions(continue_final_message=True))
+    assert caught.value.param == "continue_final_message"
+
+
+def test_variables_of_a_template(own: Path) -> None:
+    source = (
+        "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+        "{{ documents | tojson }}{{ eos_token }}"
+    )
+    tokenizer = with_template(own, source)
+    assert tokenizer.apply_chat_template(CONVERSATION) == "null<|im_end|>"
+    for variables, expected in (
+        ({"enable_thinking": False}, "<think></think>null<|im_end|>"),
+        ({"enable_thinking": True, "documents": [{"text": "a"}]}, '[{"text": "a"}]<|im_end|>'),
+        ({"eos_token": "x"}, "nullx"),
+        ({"nothing_reads_this": 1}, "null<|im_end|>"),
+    ):
+        options = PromptOptions(variables=variables)
+        assert tokenizer.apply_chat_template(CONVERSATION, options=options) == expected
 
 
 def test_tools_as_transformers(tokenizer: Tokenizer, reference: Any) -> None:

@@ -107,7 +107,7 @@ def test_of_two_alternatives_with_one_text_the_likelier_is_shown() -> None:
         ("echo", True),
         ("suffix", "tail"),
         ("best_of", 3),
-        ("logit_bias", {"5": 1}),
+        ("logit_bias", [[5, 1]]),
         ("logprobs", True),
         ("logprobs", 21),
     ],

@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
+from agentspec.generation import PromptOptions
 from tests.gateway.support.live import post
 from tests.gateway.support.scripted import ScriptedEngine
 
@@ -17,15 +18,19 @@ def test_a_prompt(url: str, engine: ScriptedEngine) -> None:
     assert answer == {"count": 2, "max_model_len": 4096, "tokens": [104, 233], "token_strs": None}
     assert engine.tokenized[-1] == (
         "hé",
-        {"tools": None, "add_generation_prompt": True, "add_special_tokens": None},
+        {"tools": None, "options": PromptOptions()},
     )
 
 
 def test_messages(url: str, engine: ScriptedEngine) -> None:
     tools = [{"type": "function", "function": {"name": "look"}}]
-    options = {"tools": tools, "add_generation_prompt": False, "add_special_tokens": True}
-    answer = post(url, {"messages": HI, **options, "return_token_strs": True}, "/tokenize").json()
-    assert engine.tokenized[-1] == (READ, options)
+    fields = {"add_generation_prompt": False, "add_special_tokens": True, "return_token_strs": True}
+    asked = {"messages": HI, "tools": tools, "chat_template_kwargs": {"enable_thinking": False}, **fields}
+    answer = post(url, asked, "/tokenize").json()
+    options = PromptOptions(
+        add_generation_prompt=False, add_special_tokens=True, variables={"enable_thinking": False}
+    )
+    assert engine.tokenized[-1] == (READ, {"tools": tools, "options": options})
     assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
     assert answer["token_strs"][0] == chr(answer["tokens"][0])
 
@@ -44,7 +49,11 @@ def test_back_to_text(url: str) -> None:
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": [{"content": "hi"}]}, "messages[0].role"),
         ("/tokenize", {"messages": HI, "chat_template": "{{ messages }}"}, "chat_template"),
-        ("/tokenize", {"messages": HI, "continue_final_message": True}, "continue_final_message"),
+        (
+            "/tokenize",
+            {"messages": HI, "continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+        ),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "a"}, "tokens"),
         ("/detokenize", {"tokens": [1, -1]}, "tokens[1]"),
