@@ -71,6 +71,9 @@ SESSION_HEADERS = (
     "session-id",  # Codex
     "session_id",
 )
+# read last: a trace may be one call, and a fairness id may be a whole team
+TRACE_SESSION_HEADER = "x-litellm-trace-id"
+FAIRNESS_HEADER = "x-fairness-id"
 
 
 @lru_cache(maxsize=4096)

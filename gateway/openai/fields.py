@@ -120,6 +120,7 @@ _EVERYWHERE: Table = {
     **_honoured("llama.cpp's; GBNF or Lark", "grammar"),
     **_honoured("llama.cpp's; as response_format", "json_schema"),
     **_honoured("hints for stage and session", "vllm_xargs", "nvext", "agent_hint", "metadata"),
+    **_honoured("the session, unless something else names it", "session_id", "prompt_cache_key"),
     **_refused(
         "white space between JSON tokens is bounded already",
         "structured_outputs.whitespace_pattern",
@@ -142,7 +143,6 @@ _EVERYWHERE: Table = {
     **_harmless("where requests and caches live changes no token", "cache_salt", "inference_geo"),
     **_harmless(
         "caches change no token",
-        "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
         "cache_control",
@@ -150,7 +150,6 @@ _EVERYWHERE: Table = {
         "n_cache_reuse",
         "id_slot",
     ),
-    **_harmless("names a conversation", "session_id"),
     **_harmless("requests are served in the order of their arrival", "priority"),
     **_harmless("one event per decode step, without delay", "stream_interval", "sse_ping_interval"),
     **_harmless("padding against eavesdroppers; nothing is added", "stream_options.include_obfuscation"),

@@ -15,6 +15,7 @@ from agentspec.gateway.stages.resolver import StageHints, resolve_stage
 from agentspec.gateway.stages.router_tags import is_session, router_session
 from agentspec.tags import Tags, subject_hash
 from agentspec.wire import (
+    FAIRNESS_HEADER,
     LEARN_HEADER,
     MAX_DRAFT_HEADER,
     MAX_DRAFT_TOKENS,
@@ -25,6 +26,7 @@ from agentspec.wire import (
     SESSION_HEADERS,
     SUBJECT_HEADER,
     TRACE_HEADER,
+    TRACE_SESSION_HEADER,
 )
 
 _SESSION_NAMES = frozenset(name.encode() for name in SESSION_HEADERS)
@@ -50,7 +52,9 @@ def read_tags(
     learn = _read_int(headers, LEARN_HEADER, 0, 1)
     return Tags(
         stage=stage,
-        session=_read_session(headers, url_tags.session) or router_session(body),
+        session=_read_session(headers, url_tags.session)
+        or router_session(body)
+        or _session_hint(headers, body),
         max_draft=_read_int(headers, MAX_DRAFT_HEADER, 0, MAX_DRAFT_TOKENS),
         min_match=_read_int(headers, MIN_MATCH_HEADER, 1, MAX_DRAFT_TOKENS),
         learn=learn != 0,
@@ -78,6 +82,17 @@ def _read_session(headers: Headers, in_url: str | None) -> str | None:
         if is_session(value):
             return value
     return None
+
+
+def _session_hint(headers: Headers, body: Mapping[str, Any]) -> str | None:
+    """Return what may name a run although it serves other purposes: traces, caches, fair shares."""
+    hints = (
+        headers.get(TRACE_SESSION_HEADER),
+        body.get("session_id"),  # vLLM's
+        body.get("prompt_cache_key"),
+        headers.get(FAIRNESS_HEADER),
+    )
+    return next((value for value in hints if is_session(value)), None)
 
 
 def _read_subject(headers: Headers, tenant: str) -> bytes:

@@ -40,7 +40,9 @@ BODIES = dict(
     zip(BASES, (ChatBody, CompletionBody, ResponsesBody, TokenizeBody, DetokenizeBody), strict=True)
 )
 GENERATING = tuple(BASES)[:3]
-READ_WITH_THE_TAGS = {"prediction", "vllm_xargs", "nvext", "agent_hint", "metadata"}
+READ_WITH_THE_TAGS = {
+    *("prediction", "vllm_xargs", "nvext", "agent_hint", "metadata", "session_id", "prompt_cache_key")
+}
 ASKED: dict[str, Any] = {  # values of refused fields that ask for something, other than True
     "audio": {"voice": "alloy", "format": "wav"},
     "modalities": ["text", "audio"],

@@ -101,3 +101,35 @@ def test_a_malformed_session_in_a_body_is_skipped(value: object) -> None:
         assert session_of({}, {outer: value}) is None
         names = ("session_id", "workflow_id", "prefix_id")
         assert session_of({}, {outer: {inner: dict.fromkeys(names, value)}}) is None
+
+
+WEAK: list[tuple[dict[str, str], dict[str, Any]]] = [  # in order of precedence
+    ({"x-litellm-trace-id": "trace"}, {}),
+    ({}, {"session_id": "vllm"}),
+    ({}, {"prompt_cache_key": "cache"}),
+    ({"x-fairness-id": "fair"}, {}),
+]
+
+
+@pytest.mark.parametrize("first", range(len(WEAK)))
+def test_what_serves_other_purposes_names_a_session_last(first: int) -> None:
+    headers = {name: value for one, _ in WEAK[first:] for name, value in one.items()}
+    body = {name: value for _, one in WEAK[first:] for name, value in one.items()}
+    expected = [*WEAK[first][0].values(), *WEAK[first][1].values()]
+    assert [session_of(headers, body)] == expected
+    for name in SESSION_HEADERS:
+        assert session_of({**headers, name: "run-1"}, body) == "run-1"
+    assert session_of(headers, {**body, "agent_hint": {"session_id": "run-1"}}) == "run-1"
+    assert session_of(headers, body, "run-1") == "run-1"
+
+
+@pytest.mark.parametrize("value", ["", TOO_LONG, "a\nb", 7, None, ["s"]])
+def test_a_malformed_weak_hint_is_skipped(value: object) -> None:
+    assert session_of({}, {"session_id": value, "prompt_cache_key": "next"}) == "next"
+    assert session_of({"x-fairness-id": "next"}, {"prompt_cache_key": value}) == "next"
+
+
+def test_a_session_never_becomes_a_stage() -> None:
+    for headers, body in WEAK:
+        tags = read_tags("acme", Headers(headers), NO_URL_TAGS, body)
+        assert (tags.stage.name, tags.stage_source) == ("default", "default")
