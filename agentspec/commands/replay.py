@@ -29,10 +29,10 @@ METHODS = (
 )
 DESCRIPTION = """\
 Replay recorded model calls. Each method drafts, and the record stands for the model that verifies. Outputs
-join the shared trees as they are written. Prints tokens per step, drafted and accepted tokens, and the time
-of drafting. Then, for each file and for all together: whether speculation is worth it on four kinds of
-machines, how predictable the stages are, and which of them pays. A method with a price (--min-prob) is judged
-at the one that fits.
+join the shared trees as they are written. Prints the speed-up on a GPU with 8 clients, tokens per step, drafted
+and accepted tokens, and the time of drafting, the fastest method first. Then, for each file and for all
+together: whether speculation is worth it on four kinds of machines, how predictable the stages are, and which
+of them pays. A method with a price (--min-prob) is judged at the one that fits.
 """
 
 EXAMPLES = (
@@ -45,9 +45,11 @@ examples:
   agentspec replay DIR --plot out/replay.png
   agentspec replay --compare DIR --limit 500 --json out/compare.json --plot out/compare.png
 
-A line of a *.jsonl or *.jsonl.gz file is a call, {"prompt": TEXT, "response": TEXT}, with session, stage and
-task (texts) if known, or the same in OpenAI's form, {"messages": [...], "response": ...}, or a whole chat,
-{"messages": [...]}: every answer is a call.
+A line of a *.jsonl or *.jsonl.gz file (or a value of a list in a *.json file) is a call, {"prompt": TEXT,
+"response": TEXT}, with session, stage and task if known, or the same in OpenAI's form, {"messages": [...],
+"response": ...}, or a whole chat, {"messages": [...]}: every answer is a call. Read as well: bodies of the
+Responses API and of Anthropic's ({"request": ..., "response": ...}), OpenAI batches with their requests,
+generations of Langfuse, and OpenTelemetry's gen_ai spans. Lines that are no calls are left out and counted.
 """
     f"""{DOCUMENTS}/replay-engine.md has the forms.
 """

@@ -1,7 +1,8 @@
-"""Recorded model calls, parsed from JSON lines. docs/replay-engine.md has the form.
+"""Recorded model calls, parsed from JSON lines or a JSON list. docs/replay-engine.md has the forms.
 
-Three forms of line: a call, ``{"messages": [...], "response": ...}``; a call of text, ``{"prompt": TEXT,
+Three kinds of record: a call, ``{"messages": [...], "response": ...}``; a call of text, ``{"prompt": TEXT,
 "response": ...}``; a whole chat, ``{"messages": [...]}``, in which every answer of the assistant is a call.
+``forms`` turns the logs of other projects into these.
 """
 
 from __future__ import annotations
@@ -9,14 +10,17 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Any
 
 from agentspec.errors import ConfigError
+from agentspec.recorded.forms import native
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 CLOSE_IN_TEXT = r"<\/tool_call>"  # the same in JSON, without ending the call
+MAX_NAMED = 3
 MAX_SHOWN = 40  # characters of an invalid value: a line may be long, and holds user data
 
 Message = Mapping[str, Any]
@@ -36,6 +40,11 @@ class RecordedAnswer:
     calls: tuple[tuple[str, str], ...] = ()
     is_cut: bool = False
 
+    def message(self) -> Message:
+        """Return the answer as a message."""
+        calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in self.calls]
+        return {"role": "assistant", "content": self.text, "tool_calls": calls}
+
     def written(self) -> str:
         """Return the answer as text, with its tool calls in the form of Hermes and Qwen."""
         written = [_written_call(name, arguments) for name, arguments in self.calls]
@@ -47,37 +56,101 @@ class RecordedAnswer:
 class RecordedCall:
     """One model call: raw text or chat messages (OpenAI form), and the answers, one per choice.
 
-    ``line`` is its number in the file.
+    Attributes:
+        line: its number in the file.
+        tools: schemas of the tools that it offers, in the form of its API.
+        stage, session, group: as recorded; calls of a group, such as the trials of a task, belong together.
+        first_line: number of the record that begins its chat; ``line`` if it continues none.
     """
 
     line: int
     prompt: Prompt
     answers: tuple[RecordedAnswer, ...]
+    tools: tuple[Any, ...] = ()
+    stage: str | None = None
+    session: str | None = None
+    group: str | None = None
+    first_line: int = 0
 
 
-def read(path: Path) -> Iterator[RecordedCall]:
-    """Yield the calls of a ``*.jsonl`` or ``*.jsonl.gz`` file, in order.
+@dataclass(slots=True)
+class Skipped:
+    """The records of a file that are no calls, and the answers that a file holds several times.
+
+    Attributes:
+        num_records: how many could not be read.
+        reasons: of the first ones, each with file and line.
+        num_again: answers of growing chats that earlier, shorter records of the same chat hold already.
+    """
+
+    num_records: int = 0
+    reasons: list[str] = field(default_factory=list)
+    num_again: int = 0
+
+    def add(self, reason: str) -> None:
+        """Count a record that is no call."""
+        self.num_records += 1
+        if len(self.reasons) < MAX_NAMED:
+            self.reasons.append(reason)
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Yield what was left out of this file, as lines of text."""
+        if self.num_records:
+            yield f"{name}: {self.num_records} records are no calls and were left out; the first ones:"
+            yield from (f"  {reason}" for reason in self.reasons)
+        if self.num_again:
+            yield (
+                f"{name}: {self.num_again} answers stand again in later records of the same growing chats;"
+                " each was counted once"
+            )
+
+
+def read(path: Path, skipped: Skipped | None = None) -> Iterator[RecordedCall]:
+    """Yield the calls of a ``*.jsonl`` or ``*.jsonl.gz`` file, or of a list in a ``*.json`` file, in order.
+
+    Args:
+        skipped: counts records that are no calls; None = the first one is an error.
 
     Raises:
-        ConfigError: the file can't be read, or a line is not a call. The message has file, line and reason.
+        ConfigError: the file can't be read, or a record is no call. The message has file, line and reason.
     """
-    for number, record in read_lines(path):
+    chats = _GrowingChats()
+    for number, text in _texts(path):
         try:
-            yield from _calls(record, number)
-        except ConfigError as error:
-            raise ConfigError(f"{path}:{number}: {error}") from None
+            calls = [call for record in native(_object(text)) for call in _calls(record, number, chats)]
+        except (ConfigError, ValueError, RecursionError) as error:
+            reason = f"{path}:{number}: {error}"
+            if skipped is None:
+                raise ConfigError(reason) from None
+            skipped.add(reason)
+            continue
+        if skipped is not None:
+            skipped.num_again = chats.num_again
+        yield from calls
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the line number and the JSON object of each non-empty line. Raises ConfigError."""
+    """Yield number and JSON object of each record. Raises ConfigError."""
+    for number, text in _texts(path):
+        try:
+            yield number, _object(text)
+        except (ConfigError, ValueError, RecursionError) as error:
+            raise ConfigError(f"{path}:{number}: {error}") from None
+
+
+def _texts(path: Path) -> Iterator[tuple[int, str | Any]]:
+    """Yield number and text of each non-empty line, or of each value of a list. Raises ConfigError."""
     number = 0
     try:
         with _open(path) as lines:
             for number, line in enumerate(lines, 1):
+                if number == 1 and line.lstrip().startswith("["):
+                    yield from enumerate(json.loads(line + lines.read()), 1)
+                    return
                 if line.strip():
-                    yield number, _object(line)
-    except (ConfigError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{path}:{number}: {error}") from None
+                    yield number, line
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}: the list is no JSON: {error}") from None
     except (EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}:{number + 1}: the file is damaged: {error}") from None
     except OSError as error:
@@ -85,36 +158,97 @@ def read_lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8")
-    return path.open(encoding="utf-8")
+    encoding = "utf-8-sig"  # some programs begin a file with a byte order mark
+    return gzip.open(path, "rt", encoding=encoding) if path.suffix == ".gz" else path.open(encoding=encoding)
 
 
-def _object(line: str) -> Mapping[str, Any]:
-    record = json.loads(line)
+def _object(text: object) -> Mapping[str, Any]:
+    record = json.loads(text) if isinstance(text, str) else text
     if not isinstance(record, dict):
-        raise ConfigError(f"a line is a JSON object, not {line[:MAX_SHOWN]!r}")
+        raise ConfigError(f"a record is a JSON object, not {_shown(record)}")
     return record
 
 
-def _calls(record: Mapping[str, Any], number: int) -> Iterator[RecordedCall]:
-    asked = record.get("request", record)
-    if not isinstance(asked, Mapping):
-        raise ConfigError(f"'request' must be an object, not {_shown(asked)}")
-    if "messages" in asked:
-        messages = read_messages(asked["messages"])
-        if "response" in record:
-            yield RecordedCall(number, messages, tuple(read_answers(record["response"])))
-            return
-        for index, message in enumerate(messages):
-            answer = _answer(message) if message["role"] == "assistant" else None
-            if answer is not None and (answer.text or answer.calls):
-                yield RecordedCall(number, messages[:index], (answer,))
+def _calls(record: Mapping[str, Any], number: int, chats: _GrowingChats) -> Iterator[RecordedCall]:
+    """Yield the calls of a record in our own form, without answers of an earlier record of the same chat."""
+    tags: dict[str, Any] = {
+        "tools": tuple(record.get("tools") or ()),
+        "stage": _tag(record, "stage"),
+        "session": _tag(record, "session"),
+        "group": _tag(record, "task") or _tag(record, "db"),
+    }
+    if "messages" not in record:
+        prompt = record.get("prompt")
+        if not isinstance(prompt, str):
+            raise ConfigError(f"'prompt' must be a text, not {_shown(prompt)}")
+        yield RecordedCall(
+            number, prompt, tuple(read_answers(record.get("response"))), first_line=number, **tags
+        )
         return
-    prompt = asked.get("prompt")
-    if not isinstance(prompt, str):
-        raise ConfigError(f"a call has 'messages', or 'prompt' as a text, not {_shown(prompt)}")
-    yield RecordedCall(number, prompt, tuple(read_answers(record.get("response"))))
+    messages = read_messages(record["messages"])
+    if "response" in record:
+        answers = tuple(read_answers(record["response"]))
+        answered = [*messages, answers[0].message()] if answers else messages
+        _, tags["first_line"] = chats.enter(answered, number)
+        yield RecordedCall(number, messages, answers, **tags)
+        return
+    num_known, tags["first_line"] = chats.enter(messages, number)
+    for index, message in enumerate(messages):
+        answer = _answer(message) if message["role"] == "assistant" else None
+        if answer is None or not (answer.text or answer.calls):
+            continue
+        if index < num_known:
+            chats.num_again += 1
+        else:
+            yield RecordedCall(number, messages[:index], (answer,), **tags)
+
+
+def _tag(record: Mapping[str, Any], name: str) -> str | None:
+    """Return a tag as text; numbers are written, null and empty texts are absent."""
+    value = record.get(name)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(f"{name!r} must be a text, not {_shown(value)}")
+    return str(value)
+
+
+class _GrowingChats:
+    """Finds chats that were logged whole at each call: a record begins with all messages of an earlier one.
+
+    Only the answers behind those messages are new. A record that is equal to an earlier one has no more
+    messages, and all its answers count: drafts gain from two runs of a program that have the same chat.
+
+    Attributes:
+        num_again: answers that were not new.
+    """
+
+    def __init__(self) -> None:
+        self.num_again = 0
+        self._lines: dict[bytes, int] = {}  # by digest of all messages: where the chat begins
+
+    def enter(self, messages: Sequence[Message], line: int) -> tuple[int, int]:
+        """Return how many messages an earlier record has, and the line of the chat's first record."""
+        digests = _digests(messages)
+        for num_known in range(len(digests) - 1, 0, -1):
+            if (first := self._lines.get(digests[num_known - 1])) is not None:
+                break
+        else:
+            num_known, first = 0, line
+        if digests:
+            self._lines[digests[-1]] = first
+        return num_known, first
+
+
+def _digests(messages: Sequence[Message]) -> list[bytes]:
+    """Return a digest of the messages up to each one: of roles, texts and tool calls."""
+    hashed = blake2b(digest_size=16)
+    digests = []
+    for message in messages:
+        turn = json.dumps([message["role"], said(message), list(tool_calls(message))])
+        hashed.update(turn.encode())
+        digests.append(hashed.digest())
+    return digests
 
 
 def read_messages(messages: object) -> list[Message]:

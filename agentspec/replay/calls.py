@@ -1,17 +1,9 @@
-"""Recorded model calls: JSON lines in, token ids out.
-
-A line has one of three forms:
-
-- A call: ``{"prompt": text, "response": text}``, with optional ``session``, ``stage``, ``step`` and ``task``.
-- A call in OpenAI's form: ``{"messages": [...], "response": ...}``. ``agentspec serve --engine replay`` reads
-  the same form.
-- A chat: ``{"messages": [...]}``. Each assistant message is a call. Its prompt is everything before it.
-"""
+"""Recorded model calls as texts, and as token ids. ``agentspec.recorded`` reads them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +11,9 @@ from zlib import crc32
 
 import numpy as np
 
-from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
-from agentspec.recorded.calls import read_answers, read_lines, read_messages
+from agentspec.recorded import calls as recorded
+from agentspec.recorded.calls import Skipped
 
 Encode = Callable[[str], Tokens]
 
@@ -59,73 +51,53 @@ class Call:
     response: Tokens
 
 
-def read(path: Path) -> Iterator[RecordedCall]:
-    """Yield the calls of a ``*.jsonl`` or ``*.jsonl.gz`` file, in order.
+def read(path: Path, skipped: Skipped | None = None) -> Iterator[RecordedCall]:
+    """Yield the calls of a file, in order; each answer to a prompt is one.
+
+    Args:
+        skipped: counts records that are no calls; None = the first one is an error.
 
     Raises:
-        ConfigError: a line is not a call. The message names the file, the line and the fault.
+        ConfigError: a record is no call. The message names the file, the line and the fault.
     """
-    for number, record in read_lines(path):
-        try:
-            yield from _calls(record, f"{path.name}:{number}")
-        except ConfigError as error:
-            raise ConfigError(f"{path}:{number}: {error}") from None
+    for call in recorded.read(path, skipped):
+        session = call.session or f"{path.name}:{call.first_line}"
+        prompt = _prompt(call)
+        for answer in call.answers:
+            yield RecordedCall(
+                call.stage or DEFAULT_STAGE, session, call.group or session, prompt, _written(answer)
+            )
 
 
-def _calls(record: Mapping[str, Any], place: str) -> Iterator[RecordedCall]:
-    stage = _text(record, "stage", DEFAULT_STAGE)
-    session = _text(record, "session", place)
-    group = str(record.get("task") or record.get("db") or session)
-    asked = record.get("request", record)
-    if isinstance(asked, dict) and "messages" in asked:
-        for prompt, response in _chat(asked["messages"], record.get("response")):
-            yield RecordedCall(stage, session, group, prompt, response)
-    else:
-        yield RecordedCall(stage, session, group, _text(record, "prompt"), _text(record, "response"))
+def _prompt(call: recorded.RecordedCall) -> str:
+    """Return tools and messages as one text, role by role; raw text unchanged."""
+    if isinstance(call.prompt, str):
+        return call.prompt
+    tools = [f"<|tools|>\n{json.dumps(call.tools, ensure_ascii=False)}\n"] if call.tools else []
+    turns = (f"<|{message['role']}|>\n{_written(_answer(message))}\n" for message in call.prompt)
+    return "".join([*tools, *turns, "<|assistant|>\n"])
 
 
-def _text(record: Mapping[str, Any], key: str, default: str | None = None) -> str:
-    value = record.get(key, default)
-    if not isinstance(value, str):
-        raise ConfigError(f"{key!r} must be a text, not {value!r}")
-    return value
+def _answer(message: recorded.Message) -> recorded.RecordedAnswer:
+    return recorded.RecordedAnswer(recorded.said(message), tuple(recorded.tool_calls(message)))
 
 
-def _chat(messages: object, response: object) -> Iterator[tuple[str, str]]:
-    """Yield prompt and answer of each call.
-
-    If there is a response, its answers are the calls. Otherwise each assistant message is one.
-    """
-    if response is None:
-        yield from _turns(messages)
-        return
-    for answer in read_answers(response):
-        calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in answer.calls]
-        message = {"role": "assistant", "content": answer.text, "tool_calls": calls}
-        before = read_messages(messages)
-        yield from _turns([*before, message], len(before))
+def _written(answer: recorded.RecordedAnswer) -> str:
+    """Return text and tool calls, a line of JSON each, as a model writes them."""
+    calls = [
+        json.dumps({"name": name, "arguments": _parsed(text)}, ensure_ascii=False)
+        for name, text in answer.calls
+    ]
+    return "\n".join([answer.text, *calls] if answer.text else calls)
 
 
-def _turns(messages: object, first: int = 0) -> Iterator[tuple[str, str]]:
-    """Yield each assistant message from index ``first`` on, with everything before it as its prompt."""
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise ConfigError(f"'messages' must be a list of objects, not {str(messages)[:40]!r}")
-    before = ""
-    for number, message in enumerate(messages):
-        role, said = _text(message, "role"), _said(message)
-        if role == "assistant" and said and number >= first:
-            yield before + "<|assistant|>\n", said
-        before += f"<|{role}|>\n{said}\n"
-
-
-def _said(message: Mapping[str, Any]) -> str:
-    """Return text and tool calls of a message in the form that a model would write them."""
-    content = message.get("content") or ""
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content if isinstance(part, dict))
-    called = [call.get("function", {}) for call in message.get("tool_calls") or []]
-    lines = [json.dumps({"name": one.get("name"), "arguments": one.get("arguments")}) for one in called]
-    return "\n".join([str(content), *lines] if content else lines)
+def _parsed(arguments: str) -> Any:
+    """Return the arguments' object; a text that is none stays a text."""
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return parsed if isinstance(parsed, dict) else arguments
 
 
 def encoded(record: RecordedCall, encode: Encode) -> Call:

@@ -27,6 +27,7 @@ from rich.progress import (
 )
 
 from agentspec.errors import ConfigError
+from agentspec.recorded.calls import Skipped
 from agentspec.replay import traces
 from agentspec.replay.calls import Call, Encode, RecordedCall, encoded, read
 from agentspec.replay.costs import ROW_COSTS, fitting_price
@@ -61,9 +62,16 @@ class Selection:
     limit: int | None = None
     half: int | None = None
 
-    def chosen(self, path: Path) -> Iterable[RecordedCall]:
-        """Return the calls of a file to replay."""
-        records = (record for record in read(path) if self.half is None or record.half() == self.half)
+    def chosen(self, path: Path, skipped: Skipped | None = None) -> Iterable[RecordedCall]:
+        """Return the calls of a file to replay.
+
+        Args:
+            skipped: counts records that are no calls, which are left out in any case.
+        """
+        skipped = Skipped() if skipped is None else skipped
+        records = (
+            record for record in read(path, skipped) if self.half is None or record.half() == self.half
+        )
         return islice(records, self.limit)
 
     @property
@@ -98,12 +106,14 @@ class Replayed:
         entropy: by stage, in bits.
         num_calls: how many were replayed.
         at_costs: by cost of a verified token, the methods with a price at the price that fits it.
+        skipped: records of the file that are no calls.
     """
 
     by_method: ByMethod
     entropy: dict[str, float]
     num_calls: int = 0
     at_costs: Mapping[float, ByMethod] = field(default_factory=dict)
+    skipped: Skipped = field(default_factory=Skipped)
 
 
 def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Replayed]:
@@ -117,12 +127,19 @@ def run(paths: Sequence[Path], plan: Plan, num_processes: int) -> dict[str, Repl
     sizes = {path: plan.selection.size(path) for path in paths}
     for path, size in sizes.items():
         if not size:
-            raise ConfigError(f"there are no calls in {str(path)!r}{plan.selection.part}")
+            raise no_calls(path, plan.selection)
         if not any(call.response for call in plan.selection.chosen(path)):
             raise ConfigError(f"no call in {str(path)!r}{plan.selection.part} has a response")
     num_calls = sum(sizes.values()) * sum(1 + len(plan.prices(name)) for name in plan.methods)
     replayed = share_out(_replay_file, [(path, plan) for path in paths], num_processes, num_calls)
     return {name_of(path): one for path, one in zip(paths, replayed, strict=True)}
+
+
+def no_calls(path: Path, selection: Selection) -> ConfigError:
+    """Return the error for a file without calls; it names the first records that are none."""
+    skipped = Skipped()
+    list(selection.chosen(path, skipped))
+    return ConfigError("\n".join([f"there are no calls in {str(path)!r}{selection.part}", *skipped.reasons]))
 
 
 def share_out(
@@ -200,7 +217,8 @@ def reporter() -> Callable[[int], None] | None:
 
 def _replay_file(path: Path, plan: Plan) -> Replayed:
     encode, selection = load_tokenizer(plan.selection.tokenizer), plan.selection
-    calls: list[Call] = [encoded(record, encode) for record in selection.chosen(path)]
+    skipped = Skipped()
+    calls: list[Call] = [encoded(record, encode) for record in selection.chosen(path, skipped)]
     by_method = {
         name: replay(calls, METHODS[name].make(plan.rule), selection.num_sessions, reporter())
         for name in plan.methods
@@ -210,7 +228,7 @@ def _replay_file(path: Path, plan: Plan) -> Replayed:
         for cost, price in plan.prices(name).items():
             drafter = METHODS[name].make(replace(plan.rule, min_prob=price))
             at_costs[cost][name] = replay(calls, drafter, selection.num_sessions, reporter())
-    return Replayed(by_method, entropy_by_stage(calls), len(calls), at_costs)
+    return Replayed(by_method, entropy_by_stage(calls), len(calls), at_costs, skipped)
 
 
 @lru_cache(maxsize=1)

@@ -12,26 +12,39 @@ from rich.table import Table
 from agentspec.draft import TREES, Source
 from agentspec.replay import advice
 from agentspec.replay.advice import Advice
-from agentspec.replay.jobs import ByMethod
+from agentspec.replay.costs import ROW_COSTS, TYPICAL, speedup
+from agentspec.replay.jobs import ByMethod, Replayed
 from agentspec.replay.tally import MATCH_LABELS, Tally, accepted_shares, total
 
-HEADINGS = ("tokens/step", "drafted/step", "accepted", "µs/step", "calibration error")
+# ECE: expected calibration error of the chances
+HEADINGS = ("speed-up", "tokens/step", "drafted/step", "accepted", "µs/step", "ECE")
 ALL = "all"
 
 
-def table(results: Mapping[str, ByMethod]) -> Table:
-    """Return a table with a row for each file and method. The first row of a file has its name."""
-    shown = Table(title="replay", title_justify="left", box=SIMPLE)
+def table(replayed: Mapping[str, Replayed]) -> Table:
+    """Return a table with a row for each file and method, the fastest first.
+
+    Methods with a price have the figures at the price that fits, so each drafts as much as pays. The first row
+    of a file has its name.
+    """
+    shown = Table(title=f"replay, for {ROW_COSTS[TYPICAL]}", title_justify="left", box=SIMPLE)
     shown.add_column("calls of", overflow="fold")
     shown.add_column("method", no_wrap=True)
     for heading in HEADINGS:
         shown.add_column(heading.replace("/", "\n/").replace(" ", "\n"), justify="right", no_wrap=True)
-    for name, by_method in results.items():
-        for method, by_stage in by_method.items():
-            shown.add_row(name, method, *_cells(total(by_stage.values())))
+    for name, one in replayed.items():
+        for method, tally in _ranked(one):
+            shown.add_row(name, method, *_cells(tally))
             name = ""
         shown.add_section()
     return shown
+
+
+def _ranked(replayed: Replayed) -> list[tuple[str, Tally]]:
+    """Return the methods at their fitting prices, by falling speed-up."""
+    fitted = {**replayed.by_method, **replayed.at_costs.get(TYPICAL, {})}
+    tallies = {method: total(by_stage.values()) for method, by_stage in fitted.items()}
+    return sorted(tallies.items(), key=lambda one: -speedup(one[1], TYPICAL))
 
 
 def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> str:
@@ -42,7 +55,7 @@ def markdown(results: Mapping[str, ByMethod], advised: Mapping[str, Advice]) -> 
             f"## {name}",
             "",
             f"| method | stage | {' | '.join(HEADINGS)} |",
-            "|---|---" + "|--:" * 5 + "|",
+            "|---|---" + "|--:" * len(HEADINGS) + "|",
         ]
         for method, by_stage in by_method.items():
             rows = {ALL: total(by_stage.values()), **dict(sorted(by_stage.items()))}
@@ -71,6 +84,7 @@ def _origins(by_method: ByMethod) -> Iterator[str]:
 
 def _cells(tally: Tally) -> list[str]:
     return [
+        f"{speedup(tally, TYPICAL):.2f}",
         f"{tally.tokens_per_step:.3f}",
         f"{tally.drafted_per_step:.2f}",
         f"{tally.acceptance_rate:.1%}",

@@ -52,11 +52,15 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
         figures={
             "summary": {"tokens_per_step": summary},
             "figures": report.figures(results),
+            "left_out": {name: asdict(one.skipped) for name, one in replayed.items()},
             "advice": {name: advice.figures(one) for name, one in advised.items()},
         },
-        table=report.table(results),
+        table=report.table(replayed),
         origin=_origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
-        notes=[text for name, one in advised.items() for text in advice.lines(name, one)],
+        notes=[
+            *(text for name, one in replayed.items() for text in one.skipped.lines(name)),
+            *(text for name, one in advised.items() for text in advice.lines(name, one)),
+        ],
         is_for_terminals=True,
         plot=plot,
         markdown=lambda: report.markdown(results, advised),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ class Outputs:
             folder = next(parent for parent in path.absolute().parents if parent.exists())
             if not folder.is_dir():
                 raise ConfigError(f"there can't be a file {str(path)!r}: {str(folder)!r} is no folder")
-            if not os.access(path if path.exists() else folder, os.W_OK):
+            if not _is_writable(path, folder):
                 raise ConfigError(f"{str(path)!r} can't be written: name another file, or change its rights")
 
     @contextlib.contextmanager
@@ -77,6 +77,18 @@ class Outputs:
     @property
     def _paths(self) -> Iterator[Path]:
         return filter(None, (self.json, self.markdown, self.plot))
+
+
+def _is_writable(path: Path, folder: Path) -> bool:
+    """Try it, since rights alone don't show a file system that is read-only."""
+    try:
+        if path.exists():
+            with path.open("ab"):
+                return True
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

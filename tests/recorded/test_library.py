@@ -132,13 +132,13 @@ def test_the_nearest_record(asked: Any, said: str, tmp_path: Path) -> None:
     [
         ({"messages": "x", "response": "y"}, "'messages' must be a list of objects"),
         ({"messages": [{"content": "x"}], "response": "y"}, "'role' must be a text, not None"),
-        ({"messages": [{**HI, "content": [{"type": "image"}]}], "response": "y"}, "'content' must be a text"),
+        ({"messages": [{**HI, "content": [1]}], "response": "y"}, "'content' must be a text"),
         ({"messages": [HI], "response": {"choices": []}}, "'response' must be a text"),
         ({"messages": [HI], "response": {"choices": [1]}}, "a choice must be an object"),
         ({"messages": [HI], "response": {"tool_calls": [{}]}}, "a call of a tool has a function"),
         ({"messages": [HI, {**HI, "tool_calls": [{}]}], "response": "y"}, "a call of a tool has a function"),
         ({"request": 5, "response": "x"}, "'request' must be an object"),
-        ({"response": "x"}, "a call has 'messages', or 'prompt'"),
+        ({"response": "x"}, "no call in the fields"),
     ],
 )
 def test_a_line_that_is_no_call(record: Any, said: str, tmp_path: Path) -> None:

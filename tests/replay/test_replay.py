@@ -243,7 +243,7 @@ def test_each_answer_of_a_chat_is_a_call(tmp_path):
     ]
     first, second = read(write(tmp_path / "chats.jsonl", {"messages": chat, "stage": "agent"}))
     assert first.prompt == "<|user|>\nhi\n<|assistant|>\n"
-    assert json.loads(first.response) == {"name": "find", "arguments": '{"x": 1}'}
+    assert json.loads(first.response) == {"name": "find", "arguments": {"x": 1}}
     assert second.prompt.endswith("<|tool|>\n42\n<|assistant|>\n")
     assert second.response == "It is 42."
 
