@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from agentspec.draft import Source
 from agentspec.stages import StageKey
@@ -132,14 +132,30 @@ class PastOutput:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Log probability of one output token under the model's own distribution (before top_p etc.)."""
+class TopLogprob(NamedTuple):
+    """A token that the model could have chosen, with its log probability. Members as in TokenLogprob."""
 
     token_id: int
     text: str
     logprob: float
-    top: tuple[tuple[int, str, float], ...] = ()
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probability of one output token under the model's own distribution (before top_p etc.).
+
+    Attributes:
+        text: the token on its own; bytes of no whole character show as U+FFFD.
+        top: the likeliest tokens.
+        raw: bytes that the token adds to the output, none for a special token. None = those of ``text``.
+    """
+
+    token_id: int
+    text: str
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()
+    raw: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +214,15 @@ class GenerationDelta:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """The description of a served model in ``/v1/models``."""
+    """The description of a served model in ``/v1/models``.
+
+    ``max_choices``: outputs that the engine can hold at a time, running and waiting; None = no limit.
+    """
 
     name: str
     max_model_len: int
     created: int = field(default=0)
+    max_choices: int | None = None
 
 
 class Trees(Protocol):

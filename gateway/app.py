@@ -177,7 +177,8 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 def _our_error(request: Request, error: Exception) -> Response:
     status, body = describe(error, context_of(request.scope).request_id)
-    return JSONResponse(body, status)
+    headers = {name.decode(): value.decode() for name, value in getattr(error, "headers", ())}
+    return JSONResponse(body, status, headers)
 
 
 def _client_left(request: Request, error: Exception) -> Response:

@@ -9,6 +9,7 @@ RequestError
 ├── MethodNotAllowedError 405
 ├── SlowBodyError        408  the body did not arrive in time
 ├── BodyTooLargeError    413
+├── UnsupportedEncodingError 415  the body is compressed in an unknown way
 └── RateLimitError       429  the key has reached its limit
 EngineError
 ├── NoControlError       501  the engine has no trees, or none within reach
@@ -25,10 +26,12 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from agentspec.errors import EngineError, RequestError, StageError
 
+MAX_ENCODING_CHARS = 40
 MAX_MESSAGE_CHARS = 500  # messages quote the client's input, which may be megabytes
 # LiteLLM blames the body for every "invalid_request_error", regardless of the status
 KINDS = {
@@ -64,8 +67,8 @@ class UnknownUrlError(RequestError):
 
     status = 404
 
-    def __init__(self, method: str, path: str) -> None:
-        super().__init__(f"{method} {path}: there is nothing here", code="unknown_url")
+    def __init__(self, method: str, path: str, advice: str = "") -> None:
+        super().__init__(f"{method} {path}: {advice or 'there is nothing here'}", code="unknown_url")
 
 
 class MethodNotAllowedError(RequestError):
@@ -103,6 +106,21 @@ class BodyTooLargeError(RequestError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, code="body_too_large")
+
+
+class UnsupportedEncodingError(RequestError):
+    """The request body is compressed in a way that is unknown here."""
+
+    status = 415
+
+    def __init__(self, encoding: str, known: Sequence[str]) -> None:
+        names = ", ".join(known)
+        super().__init__(
+            f"the content-encoding {encoding[:MAX_ENCODING_CHARS]!r} is not supported: send the body as it"
+            f" is, or one of {names}",
+            code="unsupported_encoding",
+        )
+        self.headers = ((b"accept-encoding", names.encode()),)
 
 
 class SlowBodyError(RequestError):

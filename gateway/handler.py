@@ -20,6 +20,7 @@ from agentspec.gateway.http.context import RequestContext, context_of
 from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.principal import Principal
+from agentspec.gateway.served_paths import VERSION, advice, meant_path
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.telemetry.body_log import log_body
 from agentspec.gateway.telemetry.recorder import Recorder
@@ -103,7 +104,7 @@ class CallHandler:
         is_tagged = method == "POST" and path in TAGGED_PATHS
         if not is_tagged:
             _check_passing(method, path, principal)
-        raw_body = await read_body(receive, self._runtime.limits)
+        raw_body = await read_body(receive, context.headers, self._runtime.limits)
         if self._runtime.limits.log_bodies:
             log_body(context.request_id, "request", raw_body)
         tags = None
@@ -139,10 +140,13 @@ class CallHandler:
 def _check_passing(method: str, path: str, principal: Principal) -> None:
     """Raise UnknownUrlError or ForbiddenError if an untagged call may not be forwarded."""
     segments = path[1:].split("/")
+    meant = meant_path(path) if method == "POST" else None
+    is_slip = meant in TAGGED_PATHS and (not segments[-1] or segments[:2] == [VERSION, VERSION])
     leads_elsewhere = not DOTS.isdisjoint(segments) or "" in segments[:-1] or "\\" in path
-    if leads_elsewhere or path.startswith(OWN_PREFIX):
-        raise UnknownUrlError(
-            method, path
-        )  # a server that normalizes paths may map it to the engine's controls
+    if is_slip or leads_elsewhere or path.startswith(OWN_PREFIX):
+        # a server that normalizes paths may map it to the engine's controls, or generate without tags
+        raise UnknownUrlError(method, path, advice(path))
     if not principal.is_operator and not is_for_tenants(method, path):
+        if meant is not None:
+            raise UnknownUrlError(method, path, advice(path))
         raise ForbiddenError(f"{method} {path} is closed: tenants have API keys here")

@@ -118,9 +118,10 @@ class ZeroHopTagging:
             )
 
     async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
-        raw = await read_body(receive, self._limits, num_dropped=3 * self._limits.body_limit_bytes)
-        body = parse_body(raw)
         context = context_of(scope)
+        num_dropped = 3 * self._limits.body_limit_bytes
+        raw = await read_body(receive, context.headers, self._limits, num_dropped=num_dropped)
+        body = parse_body(raw)
         tenant = context.principal.tenant
         tags = read_tags(tenant, context.headers, context.url_tags, body, self._discovery)
         return tags, with_xargs(raw, body, tags.to_xargs())
@@ -140,7 +141,7 @@ def _is_not_ours(scope: Scope) -> bool:
 
 
 def _with_headers(scope: Scope, num_bytes: int, rank: str | None) -> Scope:
-    dropped = (b"content-length", b"transfer-encoding")
+    dropped = (b"content-encoding", b"content-length", b"transfer-encoding")
     headers = [(name, value) for name, value in scope["headers"] if name.lower() not in dropped]
     headers.append((b"content-length", b"%d" % num_bytes))
     if rank is not None:

@@ -28,7 +28,7 @@ from agentspec.engine.sampling.sampler import logprobs
 from agentspec.engine.scheduler import Row, Scheduler
 from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
-from agentspec.generation import TokenLogprob, TracedStep
+from agentspec.generation import TokenLogprob, TopLogprob, TracedStep
 from agentspec.proposer import NoDrafts, OutputSharing, Proposer, TextProposer, Tokens
 from agentspec.stats import StageTable
 from agentspec.steps import PlainStep, StepCost, StepSaving
@@ -49,6 +49,7 @@ class Decoder:
 
     Args:
         token_text: the text of one token, for logprobs and traces.
+        token_bytes: the bytes that one token adds to an output, for logprobs.
         post: takes what a request is to receive.
         max_draft_tokens: most draft tokens of one sequence in one pass.
         price: of a draft token, in accepted tokens (0 to 1); None = what the steps so far say.
@@ -66,6 +67,7 @@ class Decoder:
         scheduler: Scheduler,
         *,
         token_text: Callable[[int], str],
+        token_bytes: Callable[[int], bytes | None],
         post: Callable[[LiveRequest, Item], None],
         max_draft_tokens: int,
         price: float | None = None,
@@ -80,6 +82,7 @@ class Decoder:
         self._scheduler = scheduler
         self._lock = threading.Lock()
         self._token_text = token_text
+        self._token_bytes = token_bytes
         self._post = post
         self._max_draft_tokens = max_draft_tokens
         self._fixed_price = price
@@ -322,13 +325,14 @@ class Decoder:
         if num_top is None:
             return ()
         entries = logprobs(logits[verdict.rows[:num_kept]], verdict.token_ids[:num_kept], num_top)
-        text = self._token_text
+        text, raw = self._token_text, self._token_bytes
         return tuple(
             TokenLogprob(
                 entry.token_id,
                 text(entry.token_id),
                 entry.logprob,
-                tuple((token, text(token), value) for token, value in entry.top),
+                tuple(TopLogprob(token, text(token), value, raw(token)) for token, value in entry.top),
+                raw(entry.token_id),
             )
             for entry in entries
         )

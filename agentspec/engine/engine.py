@@ -72,7 +72,8 @@ class TorchEngine:
         model = load(config.model_path, device=config.device, dtype=dtype)
         self._tokenizer = Tokenizer.load(config.model_path, needs_tools=config.is_replaying)
         self._max_model_len = _context(config, model)
-        self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()))
+        most = config.num_slots + config.max_queue
+        self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()), most)
         drafter = _drafter(config, self._proposer, model, self._max_model_len)
         self._outbox = Outbox()
         self._admission = Admission(
@@ -91,6 +92,7 @@ class TorchEngine:
                 config.num_slots, config.max_batch_tokens, config.max_queue, keeps_prompts=config.is_replaying
             ),
             token_text=self._tokenizer.token_text,
+            token_bytes=self._tokenizer.token_bytes,
             post=self._outbox.post,
             max_draft_tokens=config.draft.max_tokens,
             price=config.price,

@@ -113,7 +113,7 @@ async def _done(act: Callable[..., Result], request: Request, *arguments: object
 
 
 async def _asked(request: Request) -> dict[str, Any]:
-    raw = await read_body(request.receive, LIMITS)
+    raw = await read_body(request.receive, request.headers, LIMITS)
     return parse_body(raw) if raw.strip() else {}
 
 

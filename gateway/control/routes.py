@@ -49,12 +49,12 @@ def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
 
     async def warm(request: Request) -> Response:
         tenant = context_of(request.scope).principal.tenant
-        outputs = read_past_outputs(await read_body(request.receive, runtime.limits), tenant)
+        outputs = read_past_outputs(await read_body(request.receive, request.headers, runtime.limits), tenant)
         return JSONResponse(await upstream.warm(tenant, outputs))
 
     def with_file(work: Callable[[str | None], Awaitable[dict[str, Any]]]) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
-            path = _path(await read_body(request.receive, runtime.limits))
+            path = _path(await read_body(request.receive, request.headers, runtime.limits))
             if path is not None and runtime.admin_key is None:
                 raise ForbiddenError(
                     "naming a file needs an operator's key, and the server has none: give it one by "

@@ -7,11 +7,13 @@ import json
 from typing import Any, NoReturn
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.types import Message, Receive
 
 from agentspec.errors import RequestError
 from agentspec.gateway.errors import BodyTooLargeError, SlowBodyError
 from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.http.content_encoding import decoded, is_encoded
 from agentspec.gateway.settings import GatewaySettings
 
 MAX_JSON_DEPTH = (
@@ -20,18 +22,29 @@ MAX_JSON_DEPTH = (
 _BEFORE_OBJECT = b" \t\r\n\0\xef\xbb\xbf\xfe\xff"  # white space; NUL and byte order marks, as in UTF-16
 
 
-async def read_body(receive: Receive, limits: GatewaySettings, *, num_dropped: int = 0) -> bytes:
-    """Return the whole body.
+async def read_body(
+    receive: Receive, headers: Headers, limits: GatewaySettings, *, num_dropped: int = 0
+) -> bytes:
+    """Return the whole body, decoded if it is compressed.
 
     Args:
         num_dropped: bytes beyond the limit that are read before the body is refused. Our own server needs
             none: it reads on after a response. Others close, and a client that still sends may lose it.
 
     Raises:
-        BodyTooLargeError: it has too many bytes.
+        BodyTooLargeError: it has too many bytes, as sent or decoded.
+        UnsupportedEncodingError: it is compressed in a way that is unknown here.
+        RequestError: it is damaged.
         SlowBodyError: it did not arrive in time.
         ClientGoneError: the client disconnected while sending.
     """
+    raw = await _read_raw(receive, limits, num_dropped)
+    if not is_encoded(headers):  # nearly always
+        return raw
+    return await asyncio.to_thread(decoded, raw, headers, limits.body_limit_bytes)
+
+
+async def _read_raw(receive: Receive, limits: GatewaySettings, num_dropped: int) -> bytes:
     try:
         async with asyncio.timeout(limits.body_s):
             message = await receive()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentspec.errors import EngineError
 from agentspec.gateway.openai.tools import ToolCall, ToolCallReader
-from agentspec.generation import GenerationDelta, TokenLogprob
+from agentspec.generation import GenerationDelta, TokenLogprob, TopLogprob
 
 
 @dataclass(slots=True)
@@ -108,6 +109,21 @@ class ChatForm:
         return "tool_calls" if has_called and reason == "stop" else reason
 
 
+class ReadText:
+    """The text that the tokens of one choice add up to, as far as it was read."""
+
+    def __init__(self) -> None:
+        self._num_chars = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: TokenLogprob) -> int:
+        """Add a token and return where its first character begins; a part of a character, where that does."""
+        offset = self._num_chars
+        raw = token.text.encode() if token.raw is None else token.raw
+        self._num_chars += len(self._decoder.decode(raw))
+        return offset
+
+
 class CompletionForm:
     """``text_completion``. One object per answer, as text offsets continue from chunk to chunk."""
 
@@ -116,7 +132,7 @@ class CompletionForm:
     object_chunk = "text_completion"
 
     def __init__(self) -> None:
-        self._offsets: dict[int, int] = {}
+        self._read: dict[int, ReadText] = {}
 
     def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
         """Return a choice with a text."""
@@ -143,10 +159,8 @@ class CompletionForm:
         }
 
     def _logprobs(self, index: int, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
-        offsets = []
-        for token in tokens:
-            offsets.append(self._offsets.get(index, 0))
-            self._offsets[index] = offsets[-1] + len(token.text)
+        read = self._read.setdefault(index, ReadText())
+        offsets = [read.add(token) for token in tokens]
         return {
             "tokens": [token.text for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
@@ -166,8 +180,8 @@ def describe_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
     """Describe tokens and their alternatives in the format of chat and responses."""
     return [
         {
-            **_chat_logprob(token.text, token.logprob),
-            "top_logprobs": [_chat_logprob(text, logprob) for _, text, logprob in token.top],
+            **_chat_logprob(token),
+            "top_logprobs": [_chat_logprob(one) for one in token.top],
         }
         for token in tokens
     ]
@@ -180,10 +194,12 @@ def _chat_logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
 def _completion_top(token: TokenLogprob) -> dict[str, float]:
     """Return log probabilities by text, including the token itself. Of equal texts, the likelier stays."""
     top: dict[str, float] = {}
-    for _, text, logprob in (*token.top, (token.token_id, token.text, token.logprob)):
-        top.setdefault(text, logprob)
+    shown: tuple[TopLogprob | TokenLogprob, ...] = (*token.top, token)
+    for one in shown:
+        top.setdefault(one.text, one.logprob)
     return top
 
 
-def _chat_logprob(text: str, logprob: float) -> dict[str, Any]:
-    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+def _chat_logprob(token: TokenLogprob | TopLogprob) -> dict[str, Any]:
+    """Describe a token. A special token, which adds no bytes to the text, has those of its name."""
+    return {"token": token.text, "logprob": token.logprob, "bytes": list(token.raw or token.text.encode())}

@@ -21,6 +21,7 @@ from agentspec.gateway.openai.merge_streams import Indexed, fan_in
 from agentspec.gateway.openai.responses_answer import ResponsesAnswer
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
 from agentspec.gateway.openai.tokenization import detokenize, tokenize
+from agentspec.gateway.served_paths import DETOKENIZE_PATH, MODELS_PATH, TOKENIZE_PATH, advice
 from agentspec.gateway.upstreams.metrics import corpus_metrics
 from agentspec.gateway.upstreams.tree_control import TreeControl
 from agentspec.generation import Engine, GenerationRequest, PastOutput
@@ -28,9 +29,11 @@ from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.tags import Tags
 
-MODELS_PATH = "/v1/models"
-TOKENIZE_PATH = "/tokenize"
-DETOKENIZE_PATH = "/detokenize"
+ELSEWHERE = {
+    Endpoint.MESSAGES: "this engine has no API of Anthropic's: use /v1/chat/completions or vLLM",
+    "/v1/messages/count_tokens": "this engine has no API of Anthropic's: /tokenize counts tokens",
+    "/v1/embeddings": "this engine has no embeddings",
+}
 NO_FORESTS = ForestFolder()
 
 
@@ -93,13 +96,14 @@ class EmbeddedUpstream:
             _check_method(call, "GET", "HEAD")
             await response.send_json(200, self._models(path.removeprefix(MODELS_PATH).removeprefix("/")))
         else:
-            raise UnknownUrlError(call.method, call.path)
+            raise UnknownUrlError(call.method, call.path, ELSEWHERE.get(path) or advice(path))
 
     async def _generate(self, call: ApiCall, response: ApiResponse) -> None:
         if call.tags is None or call.body is None:  # every POST to these paths has both
             raise MethodNotAllowedError(call.method, call.path, "POST")
         answer = ANSWERS[call.path](call.body, call.tags, self._engine.model.name)
         self._check_model(call.model)
+        self._check_num_choices(answer.requests)
         response.headers.extend(answer.left_out.headers())
         async with aclosing(
             fan_in([self._engine.generate(request) for request in answer.requests])
@@ -182,6 +186,16 @@ class EmbeddedUpstream:
             raise RequestError(
                 "this engine has a corpus, which keeps its outputs: its trees are neither saved nor loaded, "
                 "because a file may hold outputs that were erased"
+            )
+
+    def _check_num_choices(self, requests: Sequence[GenerationRequest]) -> None:
+        """Refuse for good what the engine could not take even if it were idle."""
+        num_choices, most = sum(request.sampling.n for request in requests), self._engine.model.max_choices
+        if most is not None and num_choices > most:
+            raise RequestError(
+                f"{len(requests)} prompts with n={requests[0].sampling.n} are {num_choices} outputs, and this"
+                f" engine holds at most {most} at a time: send fewer",
+                param="n",
             )
 
     def _check_model(self, name: str | None) -> None:

@@ -24,9 +24,10 @@ HOP_BY_HOP = frozenset(
         b"upgrade",
     )
 )
-# length and encodings may differ in the forwarded request; id, stage and affinity are written by the gateway
+# the forwarded body is decoded, so length and encodings differ; the gateway writes id, stage and affinity
 NOT_FORWARDED = HOP_BY_HOP | {
     b"host",
+    b"content-encoding",
     b"content-length",
     b"accept-encoding",
     b"expect",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -85,10 +86,12 @@ class BodyAttack:
     body: bytes
     statuses: frozenset[int] = frozenset((400,))
     path: str = "/v1/chat/completions"
+    encoding: str | None = None
 
     def run(self, target: Target) -> None:
         """Raise AssertionError if the attack succeeds."""
-        answer = target.post(self.path, self.body)
+        headers = {} if self.encoding is None else {"content-encoding": self.encoding}
+        answer = target.post(self.path, self.body, headers=headers)
         assert answer.status_code in self.statuses, (answer.status_code, answer.text[:200])
         check_error(answer.status_code, answer.headers["content-type"], answer.content)
 
@@ -166,10 +169,28 @@ HISTORIES = [
     _item("a custom call", type="custom_tool_call", call_id="c", name="f", input="x"),
 ]
 
+PROMPTS = b'{"max_tokens": 1, "n": 4, "prompt": [' + b'"a",' * 127 + b'"a"]}'
+BOMB = gzip.compress(bytes(1 << 28))
+ENCODED = [
+    BodyAttack("a bomb", BOMB, frozenset((413,)), encoding="gzip"),
+    BodyAttack("a bomb to warm with", BOMB, frozenset((413,)), "/agentspec/warm", "gzip"),
+    BodyAttack("a bomb for another path", BOMB, frozenset((403, 404, 413)), "/v1/embeddings", "gzip"),
+    BodyAttack("half a bomb", BOMB[:1000], encoding="gzip"),
+    BodyAttack("no gzip", b"{}", encoding="gzip"),
+    BodyAttack("an unknown encoding", b"{}", frozenset((415,)), encoding="br"),
+    BodyAttack("encoded twice", BOMB, frozenset((415,)), encoding="gzip, gzip"),
+    BodyAttack("more outputs than fit", PROMPTS, REFUSED, "/v1/completions"),
+    *(
+        BodyAttack(f"a slip: {path}", b"{}", frozenset((404,)), path)
+        for path in ("/chat/completions", "/v1/v1/chat/completions", "/v1/chat/completions/", "/v1/messages/")
+    ),
+]
+
 BODIES: list[FieldAttack | BodyAttack] = [
     *(FieldAttack(path, right, name) for path, right, names in FIELDS for name in names),
     *HISTORIES,
     *SCHEMAS,
+    *ENCODED,
     BodyAttack("nothing", b""),
     BodyAttack("no JSON", b"\x00\xff"),
     BodyAttack("a list", b"[]"),

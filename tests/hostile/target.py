@@ -6,6 +6,7 @@ import ipaddress
 import json
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -99,12 +100,18 @@ class Target:
             got += part
         return found[0]
 
-    def post(self, path: str, body: bytes | dict[str, Any], key: str | None = None) -> httpx.Response:
-        """Send an ordinary request with the key of ``mine`` or another key."""
+    def post(
+        self,
+        path: str,
+        body: bytes | dict[str, Any],
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """Send an ordinary request with the key of ``mine`` or another key, and with more headers."""
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"authorization": f"Bearer {key or self.mine}", "content-type": "application/json"}
+        own = {"authorization": f"Bearer {key or self.mine}", "content-type": "application/json"}
         with httpx.Client(trust_env=False, timeout=DEADLINE_S, verify=False) as client:
-            return client.post(f"{self.root}{path}", content=content, headers=headers)
+            return client.post(f"{self.root}{path}", content=content, headers={**own, **(headers or {})})
 
     def get(self, path: str, key: str | None = None) -> httpx.Response:
         """Send a GET request with the key of ``mine`` or another key."""

@@ -215,6 +215,7 @@ class SteppedEngine:
             proposer,
             self.scheduler,
             token_text=tokenizer.token_text,
+            token_bytes=tokenizer.token_bytes,
             post=lambda live, item: self.received[live.request.request_id].append(item),
             max_draft_tokens=draft.max_tokens,
             price=price,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from hashlib import sha256
@@ -21,6 +22,7 @@ from agentspec.engine.text.detokenizer import ByteDetokenizer, Detokenizer, Wind
 from agentspec.errors import CheckpointError, RequestError
 from agentspec.generation import DEFAULT_OPTIONS, PromptOptions
 
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")  # of tokenizers that fall back to bytes
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -189,6 +191,15 @@ class Tokenizer:
         if token_id in self._special_ids:
             return self.raw.id_to_token(token_id) or ""
         return str(self.raw.decode([token_id], skip_special_tokens=False))
+
+    def token_bytes(self, token_id: int) -> bytes | None:
+        """Return the bytes that one token adds to a text, none if it is special. None = those of its text."""
+        if self._bytes_of is not None:
+            return self._bytes_of.get(token_id, b"")
+        if token_id in self._special_ids:
+            return b""
+        byte = _BYTE_TOKEN.fullmatch(self.raw.id_to_token(token_id) or "")
+        return bytes.fromhex(byte[1]) if byte else None
 
     def detokenizer(self) -> Detokenizer:
         """A fresh one, for one output."""

@@ -58,6 +58,7 @@ class Lane:
             proposer,
             Scheduler(1, MAX_BATCH_TOKENS, max_queue=1),
             token_text=tokenizer.token_text,
+            token_bytes=tokenizer.token_bytes,
             post=self._receive,
             max_draft_tokens=draft.max_tokens,
         )

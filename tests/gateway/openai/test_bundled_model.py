@@ -96,3 +96,40 @@ def test_what_is_no_token_has_no_text(root: str, tokens: list[int]) -> None:
     answer = post(root, {"tokens": tokens}, "/detokenize")
     assert answer.status_code == httpx.codes.BAD_REQUEST
     assert answer.json()["error"]["param"] == "tokens"
+
+
+EMOJI = "\N{SLIGHTLY SMILING FACE} caf\u00e9 \N{FAMILY}!"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_bytes_of_tokens_that_are_parts_of_characters(root: str, stream: bool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": EMOJI}}}
+    common = {"response_format": form, "max_tokens": 64, "temperature": 0}
+    with client_of(root) as client:
+        chat: Any = client.chat.completions.create(
+            model=BUNDLED_MODEL, messages=MESSAGES, logprobs=True, top_logprobs=3, stream=stream, **common
+        )
+        chosen = [one.choices[0] for one in (chat if stream else [chat])]
+        tokens = [token for one in chosen if one.logprobs for token in one.logprobs.content]
+        text = "".join((one.delta if stream else one.message).content or "" for one in chosen)
+        assert text == f'"{EMOJI}"'
+        assert b"".join(bytes(token.bytes) for token in tokens).startswith(text.encode())
+        assert any(bytes(token.bytes) not in text.encode() or "\ufffd" in token.token for token in tokens)
+        assert all(
+            token.bytes != list("\ufffd".encode()) for one in tokens for token in (one, *one.top_logprobs)
+        )
+        made: Any = client.completions.create(
+            model=BUNDLED_MODEL, prompt="Say:", logprobs=0, stream=stream, extra_body=common
+        )
+        parts = [one.choices[0] for one in (made if stream else [made])]
+        text = "".join(one.text for one in parts)
+        read = [
+            pair for one in parts for pair in zip(one.logprobs.tokens, one.logprobs.text_offset, strict=True)
+        ]
+        assert text == f'"{EMOJI}"'
+        assert all(
+            text[offset:].startswith(token)
+            for token, offset in read
+            if "\ufffd" not in token and token in text
+        )
+        assert read[-1][1] <= len(text)

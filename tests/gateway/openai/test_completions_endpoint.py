@@ -9,7 +9,7 @@ import pytest
 
 from agentspec.errors import ContextLengthError
 from agentspec.gateway.openai.answer_forms import CompletionForm
-from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
+from agentspec.generation import GenerationDelta, GenerationRequest, ModelCard, TokenLogprob, TopLogprob
 from tests.gateway.support.live import client_of, post, serving_engine
 from tests.gateway.support.scripted import NUM_PROMPT_TOKENS, STEPS, ScriptedEngine
 
@@ -86,7 +86,7 @@ def test_logprobs_carry_text_offsets(url: str, client: openai.OpenAI, stream: bo
 
 
 def test_of_two_alternatives_with_one_text_the_likelier_is_shown() -> None:
-    top = ((1, "\ufffd", -1.0), (2, "\ufffd", -2.0), (3, "x", -3.0))
+    top = tuple(TopLogprob(*one) for one in ((1, "\ufffd", -1.0), (2, "\ufffd", -2.0), (3, "x", -3.0)))
     delta = GenerationDelta(0, "?", (2,), 1, logprobs=(TokenLogprob(2, "\ufffd", -2.0, top),))
     chunk = CompletionForm().chunk(0, delta, has_logprobs=True)
     assert chunk["logprobs"]["top_logprobs"] == [{"\ufffd": -1.0, "x": -3.0}]
@@ -145,3 +145,47 @@ def test_one_failing_prompt_ends_the_answer_and_frees_the_others() -> None:
         assert engine.released.is_set()
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def token(raw: bytes) -> TokenLogprob:
+    return TokenLogprob(1, raw.decode("utf-8", "replace") or "<|end|>", -1.0, (), raw)
+
+
+@pytest.mark.parametrize(
+    ("parts", "offsets"),
+    [
+        ([b"a", b"bc", b"d"], [0, 1, 3]),
+        (["é".encode(), b"x"], [0, 1]),
+        ([b"a", b"\xf0\x9f", b"\x99", b"\x82", b"b"], [0, 1, 1, 1, 2]),
+        ([b"\xf0\x9f\x99\x82 \xf0", b"\x9f\x99\x82", b"b"], [0, 2, 3]),
+        ([b"a", b"\xff", b"b"], [0, 1, 2]),
+        ([b"\xf0\x9f", b"b", b"c"], [0, 0, 2]),
+        ([b"a", b"", b"b"], [0, 1, 1]),
+    ],
+)
+def test_offsets_of_tokens_that_are_parts_of_characters(parts: list[bytes], offsets: list[int]) -> None:
+    """An offset is a position in the text that the client gets, in one chunk or in many."""
+    tokens = [token(raw) for raw in parts]
+    whole = CompletionForm().chunk(
+        0, GenerationDelta(0, "x", (), 1, logprobs=tuple(tokens)), has_logprobs=True
+    )
+    assert whole is not None
+    assert whole["logprobs"]["text_offset"] == offsets
+    form = CompletionForm()
+    deltas = [GenerationDelta(0, "x", (), 1, logprobs=(one,)) for one in tokens]
+    chunks = [form.chunk(0, delta, has_logprobs=True) for delta in deltas]
+    assert [chunk["logprobs"]["text_offset"][0] for chunk in chunks if chunk] == offsets
+
+
+def test_more_outputs_than_the_engine_could_ever_hold() -> None:
+    engine = ScriptedEngine(model=ModelCard("scripted", 4096, max_choices=272))
+    with serving_engine(engine) as root:
+        for body, path in (
+            ({"prompt": ["a"] * 128, "n": 4}, "/v1/completions"),
+            ({"prompt": ["a"] * 3, "n": 100}, "/v1/completions"),
+        ):
+            answer = post(root, body, path)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+            assert "at most 272 at a time" in answer.json()["error"]["message"]
+        assert engine.requests == []
+        assert post(root, {"prompt": ["a"] * 68, "n": 4}, "/v1/completions").status_code == 200

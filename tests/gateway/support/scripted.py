@@ -19,6 +19,7 @@ from agentspec.generation import (
     ModelCard,
     PastOutput,
     TokenLogprob,
+    TopLogprob,
     TracedStep,
 )
 from agentspec.stages import StageKey
@@ -164,7 +165,7 @@ class ScriptedEngine:
 
 
 def _logprobs(token_id: int, text: str, num_top: int) -> tuple[TokenLogprob, ...]:
-    top = tuple((token_id + rank, f"{text}{rank}", -0.25 - rank) for rank in range(num_top))
+    top = tuple(TopLogprob(token_id + rank, f"{text}{rank}", -0.25 - rank) for rank in range(num_top))
     return (TokenLogprob(token_id, text, -0.25, top),)
 
 
