@@ -332,6 +332,7 @@ class EngineSettings(_Group):
     draft_model: str | None = Field(default=None, min_length=1)
     hybrid_threshold: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     slots: int | None = Field(default=None, ge=1)
+    kv_cache_mb: int | None = Field(default=None, ge=1, le=1 << 24)
     threads: int | None = Field(default=None, ge=1)
     device: str | None = Field(default=None, pattern="^(cpu|cuda|mps|xpu)(:[0-9]+)?$")
     trace: str | None = None

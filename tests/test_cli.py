@@ -73,7 +73,7 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
         "host port model served-model-name engine-url draft max-draft slots max-model-len threads device "
         "dtype rule price stage-budget-mb api-key allow-open log-level xargs engine zero-hop engine-only "
         "engine-port engine-start-timeout-s forest-file forest-folder save-every-s corpus admin-key "
-        "control-token"
+        "control-token kv-cache-mb"
     )
     for option in options.split():
         assert f"--{option}" in shown
@@ -113,6 +113,7 @@ def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixtur
         (["--api-key", "a=x", "--api-key", "a=y"], "two tenants"),
         (["--zero-hop"], "--zero-hop is not for the embedded one, which serves because no --model was given"),
         (["--engine", "vllm", "--slots", "4"], "--slots is not for vLLM, which serves because --engine vllm"),
+        (["--engine", "vllm", "--kv-cache-mb", "4"], "--kv-cache-mb is not for vLLM"),
         (["--engine-url", "http://gpu-box", "--rule", "paper"], "--rule is not for a running one"),
         (["--control-token", "s3cret"], "--control-token is not for the embedded one"),
         (["--engine", "torch", "--dtype", "half"], "dtype must be one of"),

@@ -138,12 +138,12 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
 
 
 ENGINE_LAYERS = (
-    ("batch", "forced_drafts", "pace", "promises"),
+    ("batch", "forced_drafts", "machine_memory", "pace", "promises"),
     ("model",),
     ("text",),
     ("sampling",),
     ("passed",),
-    ("drafters", "engine_config"),
+    ("drafters", "engine_config", "kv_memory"),
     ("request", "verifier"),
     ("admission", "counters", "outbox", "scheduler"),
     ("decoder",),

@@ -11,6 +11,7 @@ from agentspec.commands import option_types
 from agentspec.commands.gateway_call import KEY_VARIABLE, Gateway
 from agentspec.doctor import cpu_features, installation, machine, packages
 from agentspec.doctor.finding import Finding, Level
+from agentspec.engine.machine_memory import available_memory
 from agentspec.vllm_plugin.versions import installed_version, is_for_cpus
 
 DESCRIPTION = """\
@@ -94,8 +95,11 @@ def _here(model: str | None) -> Iterator[Finding]:
     if version is None or not model:
         yield packages.check_embedded_engine()  # the engine that would start
     if model:
-        yield machine.check_checkpoint(model) if version is None else machine.check_model(model)
-    yield machine.check_memory(machine.available_memory())
+        found = machine.check_checkpoint(model) if version is None else machine.check_model(model)
+        yield found
+        if version is None and found.level is not Level.PROBLEM:
+            yield machine.check_room(model, available_memory())
+    yield machine.check_memory(available_memory())
 
 
 def _platform() -> Iterator[Finding]:
@@ -105,4 +109,4 @@ def _platform() -> Iterator[Finding]:
     cpuinfo = Path("/proc/cpuinfo")  # Linux only
     yield machine.check_cpu(cpuinfo.read_text() if cpuinfo.exists() else "")
     yield machine.check_openmp(os.environ)
-    yield machine.check_kv_cache(os.environ, machine.available_memory())
+    yield machine.check_kv_cache(os.environ, available_memory())

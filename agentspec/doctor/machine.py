@@ -20,7 +20,6 @@ from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, INSTALL, parse
 
 GIB = 1 << 30
 ENOUGH_FILES = 4096
-MEMINFO = Path("/proc/meminfo")
 KV_CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
 NAME_DEVICES = """
 import torch
@@ -135,12 +134,6 @@ def check_memory(available_bytes: int, config: ForestConfig | None = None) -> Fi
     return ok("memory", f"{free}, trees take up to {budget // MIB} MiB of it")
 
 
-def available_memory(meminfo: Path = MEMINFO) -> int:
-    """Return the bytes available to new processes; where no /proc/meminfo says so, the machine's memory."""
-    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text()) if meminfo.exists() else None
-    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def check_checkpoint(model: str) -> Finding:
     """Check that ``--model`` is a checkpoint for the embedded engine, which serves without vLLM."""
     if not Path(model).is_dir():
@@ -150,6 +143,24 @@ def check_checkpoint(model: str) -> Finding:
     except CheckpointError as error:
         return problem("model", str(error))
     return ok("model", model)
+
+
+def check_room(model: str, available_bytes: int) -> Finding:
+    """Check that the embedded engine has memory beside a checkpoint's weights: on a CPU, all in float32."""
+    config = checkpoint_config.load_config(model)
+    size = 2 if config.stored_dtype in ("bfloat16", "float16") else 4
+    weights = sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) * 4 // size
+    token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
+    num_tokens = max(0, available_bytes - weights) // 2 // token_bytes
+    context = config.max_position_embeddings
+    said = f"about {num_tokens} tokens beside the weights ({weights / GIB:.1f} GiB)"
+    if num_tokens >= context:
+        return ok("KV cache", f"room for {said}, all requests together")
+    return warning(
+        "KV cache",
+        f"room for {said}, and the model's context has {context}: longer requests are refused. Free some "
+        "memory, or give --kv-cache-mb",
+    )
 
 
 def check_model(model: str) -> Finding:

@@ -33,6 +33,8 @@ class Admission:
         vocab_size: width of the model's logits.
         max_model_len: most tokens of prompt and output together.
         draft: the engine's draft settings; a request can only lower them.
+        limited_by: what makes ``max_model_len`` less than the model's context, for the error of a request
+            that is too long; empty = nothing does.
     """
 
     def __init__(
@@ -43,12 +45,16 @@ class Admission:
         vocab_size: int,
         max_model_len: int,
         draft: DraftConfig,
+        limited_by: str = "",
     ) -> None:
         self._tokenizer = tokenizer
         self._proposer = proposer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._draft = draft
+        self._context = f"the context of {max_model_len}"
+        if limited_by:
+            self._context = f"what is served of the model's context: {limited_by}"
         self._eos_ids = frozenset(tokenizer.eos_ids)
 
     def admit(self, live: LiveRequest) -> list[Choice]:
@@ -167,8 +173,7 @@ class Admission:
     def _checked(self, ids: Tokens, param: str) -> Tokens:
         if len(self._known(ids, param)) >= self._max_model_len:
             raise ContextLengthError(
-                f"the prompt has {len(ids)} tokens; with at least one of output it exceeds the context"
-                f" of {self._max_model_len}",
+                f"the prompt has {len(ids)} tokens; with at least one of output it exceeds {self._context}",
                 param=param,
             )
         return ids
@@ -189,8 +194,8 @@ class Admission:
             return room
         if wanted > room:
             raise ContextLengthError(
-                f"{num_prompt_tokens} prompt tokens and max_tokens={wanted!r} exceed the context of"
-                f" {self._max_model_len}; ask for at most {room}",
+                f"{num_prompt_tokens} prompt tokens and max_tokens={wanted!r} exceed {self._context}; "
+                f"ask for at most {room}",
                 param="max_tokens",
             )
         return wanted

@@ -225,7 +225,7 @@ class Decoder:
         rows = [
             row
             for row in all_rows
-            if (row.is_decode or (self._drafts_first and row.gives_token))
+            if (row.is_decode or (self._drafts_first and row.ends_prompt))
             and row.choice.wants_draft(self._num_steps)
         ]
         if not rows:
@@ -293,7 +293,7 @@ class Decoder:
     def _commit(self, row: Row, verdict: Verdict, logits: Tensor, saving: StepSaving | None) -> None:
         """Commit the accepted tokens: KV entries, tokens, counters, and the delta for the client."""
         choice = row.choice
-        is_decode = row.is_decode
+        is_decode, is_first = row.is_decode, not choice.output_ids
         try:
             num_kept, text = choice.commit(verdict.token_ids)
         except Exception as error:  # its grammar or its text; no other request is concerned
@@ -305,10 +305,12 @@ class Decoder:
         choice.num_cached += len(row.token_ids)
         self._cache.keep(choice.slot, choice.num_cached, verdict.path)  # of a tree, the accepted branch
         choice.num_cached += len(verdict.path)
-        if is_decode:
-            self.counters.decoded(choice, row.draft, verdict.path[: num_kept - 1], saving)
-        else:
+        if is_first:
             self.counters.prefilled(choice, row.draft, verdict.path[: num_kept - 1])
+        else:
+            self.counters.decoded(
+                choice, row.draft, verdict.path[: num_kept - 1], saving if is_decode else None
+            )
         if choice.wants_trace:
             choice.trace.append(_traced(row.draft, verdict, num_kept, self._token_text))
         delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))

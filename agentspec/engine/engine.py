@@ -14,12 +14,14 @@ from typing import Any
 
 import torch
 
+from agentspec.config import MIB
 from agentspec.engine.admission import Admission
 from agentspec.engine.decoder import Decoder
 from agentspec.engine.drafters.checkpoint import load_network
 from agentspec.engine.drafters.hybrid import HybridDrafter
-from agentspec.engine.drafters.model_drafter import ModelDrafter
+from agentspec.engine.drafters.model_drafter import DraftNetwork, ModelDrafter
 from agentspec.engine.engine_config import EngineConfig
+from agentspec.engine.kv_memory import FREE_SHARE, CacheSize, KVMemory, fitting_size, free_bytes
 from agentspec.engine.model.checkpoint import load_model, load_shape
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
@@ -42,9 +44,7 @@ from agentspec.stats import StageStats
 
 logger = logging.getLogger(__name__)
 
-REPLAY_CONTEXT = (
-    32768  # what recorded conversations of agents get at least; the pages are touched when needed
-)
+REPLAY_CONTEXT = 32768  # what recorded conversations of agents get at least
 MAX_FAILURES = 3  # failed steps in a row after which the engine reports itself as unhealthy
 
 
@@ -60,7 +60,8 @@ class TorchEngine:
 
     Raises:
         CheckpointError: the model directory, or that of the draft model, can't be loaded.
-        ConfigError: there is a draft model, and no forest.
+        ConfigError: there is a draft model and no forest, or the KV cache has no room for a request, or not
+            for as many tokens as ``max_model_len`` asks for.
     """
 
     def __init__(self, config: EngineConfig, proposer: Proposer | None = None) -> None:
@@ -71,10 +72,16 @@ class TorchEngine:
         load = load_shape if config.is_replaying else load_model
         model = load(config.model_path, device=config.device, dtype=dtype)
         self._tokenizer = Tokenizer.load(config.model_path, needs_tools=config.is_replaying)
-        self._max_model_len = _context(config, model)
-        most = config.num_slots + config.max_queue
+        network = _network(config, self._proposer, model)
+        size = _cache_size(config, model, network)
+        self._max_model_len = size.max_len
+        most = size.num_slots + config.max_queue
         self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()), most)
-        drafter = _drafter(config, self._proposer, model, self._max_model_len)
+        drafting = _drafting(network, size.num_slots, size.max_len)
+        caches = _caches(model, drafting, size.num_slots, size.max_len)
+        for cache in caches:
+            _ = cache.entries  # a lack of memory ends the start, not a request
+        drafter = _drafter(config, self._proposer, drafting)
         self._outbox = Outbox()
         self._admission = Admission(
             self._tokenizer,
@@ -82,14 +89,18 @@ class TorchEngine:
             vocab_size=model.config.vocab_size,
             max_model_len=self._max_model_len,
             draft=config.draft,
+            limited_by=size.limited_by,
         )
-        cache = KVCache(model.config, config.num_slots, self._max_model_len, model.dtype, config.device)
         self._decoder = Decoder(
             model,
-            cache,
+            caches[0],
             drafter,
             Scheduler(
-                config.num_slots, config.max_batch_tokens, config.max_queue, keeps_prompts=config.is_replaying
+                size.num_slots,
+                config.max_batch_tokens,
+                config.max_queue,
+                keeps_prompts=config.is_replaying,
+                memory=KVMemory(caches, size.limit_bytes),
             ),
             token_text=self._tokenizer.token_text,
             token_bytes=self._tokenizer.token_bytes,
@@ -238,14 +249,48 @@ class TorchEngine:
             await asyncio.to_thread(self._thread.join)
 
 
-def _drafter(config: EngineConfig, proposer: Proposer, model: Transformer, max_len: int) -> Proposer:
-    """Return what drafts: the proposer, or with a draft model both."""
+def _network(config: EngineConfig, proposer: Proposer, model: Transformer) -> DraftNetwork | None:
+    """Return the draft model, if there is one."""
     if config.draft_model is None:
-        return proposer
+        return None
     if not isinstance(proposer, TextProposer):
         raise ConfigError("a draft model drafts beside a forest only")
-    network = load_network(config.draft_model, model, config.model_path)
-    drafting = ModelDrafter(network, config.num_slots, max_len)
+    return load_network(config.draft_model, model, config.model_path)
+
+
+def _drafting(network: DraftNetwork | None, num_slots: int, max_len: int) -> ModelDrafter | None:
+    return None if network is None else ModelDrafter(network, num_slots, max_len)
+
+
+def _caches(model: Transformer, drafting: ModelDrafter | None, num_slots: int, max_len: int) -> list[KVCache]:
+    """Return the cache of the model, and that of a draft model."""
+    own = KVCache(model.config, num_slots, max_len, model.dtype, model.device)
+    return [own] if drafting is None or drafting.cache is None else [own, drafting.cache]
+
+
+def _cache_size(config: EngineConfig, model: Transformer, network: DraftNetwork | None) -> CacheSize:
+    """Return slots and tokens within the limit. Raises ConfigError as :class:`TorchEngine` does."""
+    limit_mb, context = config.kv_cache_mb, _context(config, model)
+    limit = int(FREE_SHARE * free_bytes(model.device)) if limit_mb is None else limit_mb * MIB
+    size = fitting_size(
+        lambda slots, length: _caches(model, _drafting(network, slots, length), slots, length),
+        config.num_slots,
+        context,
+        limit,
+    )
+    if size.limited_by and config.max_model_len is not None:
+        raise ConfigError(f"max_model_len {config.max_model_len} does not fit: {size.limited_by}")
+    if size.limited_by:
+        logger.warning("requests can't use the whole context of the model: %s", size.limited_by)
+    logger.info("KV cache: at most %d MiB for %d requests at a time", limit // MIB, size.num_slots)
+    return size
+
+
+def _drafter(config: EngineConfig, proposer: Proposer, drafting: ModelDrafter | None) -> Proposer:
+    """Return what drafts: the proposer, or with a draft model both."""
+    if drafting is None:
+        return proposer
+    assert isinstance(proposer, TextProposer)
     return HybridDrafter(proposer, drafting, threshold=config.hybrid_threshold)
 
 

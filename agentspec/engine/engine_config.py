@@ -21,6 +21,9 @@ class EngineConfig:
         device: a torch device, e.g. ``"cpu"`` or ``"cuda:0"``.
         dtype: one of ``DTYPES``; None = the loader's choice for the device.
         num_slots: KV-cache slots: most sequences in a decode step.
+        kv_cache_mb: most memory of the KV cache, that of a draft model included, in MiB; None = half of what
+            is free once the weights are loaded. On a CPU a slot takes memory for the tokens that it holds;
+            elsewhere the slots are allocated at the start, as many as fit. A request waits for memory.
         max_model_len: most tokens of prompt and output; None = the model's own limit.
         max_batch_tokens: most prompt tokens read in one forward pass. A longer prompt is read in
             chunks, while other sequences continue to decode.
@@ -45,6 +48,7 @@ class EngineConfig:
     device: str = "cpu"
     dtype: str | None = None
     num_slots: int = 16
+    kv_cache_mb: int | None = None
     max_model_len: int | None = None
     max_batch_tokens: int = 256
     draft: DraftConfig = field(default_factory=DraftConfig)
@@ -59,7 +63,7 @@ class EngineConfig:
         for name in ("num_slots", "max_batch_tokens", "max_queue"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)!r}")
-        for name in ("max_model_len", "threads"):
+        for name in ("max_model_len", "threads", "kv_cache_mb"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1 or None, not {value!r}")

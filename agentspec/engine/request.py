@@ -61,12 +61,15 @@ class LiveRequest:
 class Choice:
     """One of a request's ``n`` outputs: a sequence that occupies one KV slot while it is decoded.
 
+    A sequence that loses its slot reads its prompt and its output so far again, and then goes on.
+
     Attributes:
         key: the proposer's id of this sequence.
         prompt_ids: int32 ``[p]``.
         stop_ids: tokens that end the output in addition to ``eos_ids``, which may be ignored.
         max_tokens: most output tokens; prompt and output fit the context together.
         num_cached: tokens of prompt and output with KV entries in the slot.
+        num_reserved: tokens for which the slot has memory.
         pending_ids: accepted tokens that the proposer has not received yet.
         is_tracked: False once the proposer failed: it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
@@ -86,6 +89,7 @@ class Choice:
     stops: StopStrings
     slot: int = -1
     num_cached: int = 0
+    num_reserved: int = 0
     pending_ids: list[int] = field(default_factory=list)
     is_tracked: bool = True
     finish_reason: FinishReason | None = None
@@ -103,10 +107,31 @@ class Choice:
         return self.sampler.output_ids
 
     @property
+    def num_known(self) -> int:
+        """Tokens of the prompt and of the output so far."""
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    @property
+    def known_ids(self) -> Tokens:
+        """The prompt and the output so far, as int32."""
+        if not self.output_ids:
+            return self.prompt_ids
+        return np.concatenate([self.prompt_ids, np.array(self.output_ids, np.int32)])
+
+    @property
     def cached_ids(self) -> Tokens:
         """The tokens with KV entries in the slot, as int32."""
-        both: Tokens = np.concatenate([self.prompt_ids, np.array(self.output_ids, np.int32)])
-        return both[: self.num_cached]
+        return self.known_ids[: self.num_cached]
+
+    @property
+    def max_len(self) -> int:
+        """Most tokens of prompt and output."""
+        return len(self.prompt_ids) + self.max_tokens
+
+    @property
+    def most_entries(self) -> int:
+        """Most tokens in the slot after the next pass that gives a token: those known, and a draft."""
+        return min(self.num_known + self.draft.max_tokens, self.max_len)
 
     @property
     def is_scheduled(self) -> bool:
@@ -115,8 +140,8 @@ class Choice:
 
     @property
     def is_prefilling(self) -> bool:
-        """True until the whole prompt is in the KV cache."""
-        return self.num_cached < len(self.prompt_ids)
+        """True until all but the last token of prompt and output is in the KV cache; at first, all tokens."""
+        return not self.output_ids or self.num_cached < self.num_known - 1
 
     @property
     def wants_trace(self) -> bool:

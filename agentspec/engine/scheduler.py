@@ -1,7 +1,7 @@
 """Continuous batching: which sequences take part in the next forward pass, and with which tokens.
 
-Owns the KV slots and the waiting line. Never touches torch, drafts nothing and is not thread-safe:
-its owner holds a lock.
+Owns the KV slots and the waiting line, and reserves the slots' memory. Never touches torch, drafts nothing
+and is not thread-safe: its owner holds a lock.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -19,6 +20,23 @@ from agentspec.errors import EngineBusyError
 from agentspec.proposer import Tokens
 
 MIN_SHARED = 64  # tokens; for fewer another conversation's slot is not taken
+# A sequence's memory grows by so many tokens, and at least by this part of its text. Each time, others may
+# lose their slots and have to read their texts again.
+GROWTH = 128
+GROWTH_DIVISOR = 4
+
+
+class SlotMemory(Protocol):
+    """The memory of the slots; :class:`agentspec.engine.kv_memory.KVMemory` is the real one."""
+
+    def reserve(self, slot: int, num_tokens: int) -> bool:
+        """Reserve memory for a slot's tokens in place of what it has. Return False if there is none.
+
+        There is memory for any sequence that is alone.
+        """
+
+    def clear(self, slot: int) -> None:
+        """Free the memory of a slot."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,13 +54,18 @@ class Row:
 
     @property
     def is_decode(self) -> bool:
-        """True if the whole prompt was read before."""
+        """True if all but the last token was read before."""
         return not self.choice.is_prefilling
 
     @property
     def gives_token(self) -> bool:
-        """True if the pass decides on an output token: a decode step, or the end of the prompt."""
-        return self.choice.num_cached + len(self.token_ids) >= len(self.choice.prompt_ids)
+        """True if the pass decides on an output token: a decode step, or the end of what is read."""
+        return self.choice.num_cached + len(self.token_ids) >= self.choice.num_known
+
+    @property
+    def ends_prompt(self) -> bool:
+        """True if the pass decides on the first output token."""
+        return self.gives_token and not self.choice.output_ids
 
     def segment(self) -> Segment:
         """The row as the model sees it. Logits: none, or those of the last own token and the draft."""
@@ -82,10 +105,23 @@ class Scheduler:
     Every running sequence that is decoding takes part in every pass; prompts share what
     ``max_batch_tokens`` allows, in order of admission, and are read in chunks. With ``keeps_prompts`` a
     sequence gets the free slot with the longest common prefix of its tenant, and continues from there.
+
+    A sequence waits until there is memory for its prompt and its next tokens. When a running
+    sequence needs more than is left, the one that came last gives up its slot. That one waits again, before
+    all others, and later reads its prompt and its output so far. So the oldest sequence always goes on.
+
+    Args:
+        memory: of the slots; None = there is enough.
     """
 
     def __init__(
-        self, num_slots: int, max_batch_tokens: int, max_queue: int, *, keeps_prompts: bool = False
+        self,
+        num_slots: int,
+        max_batch_tokens: int,
+        max_queue: int,
+        *,
+        keeps_prompts: bool = False,
+        memory: SlotMemory | None = None,
     ) -> None:
         self._free = list(range(num_slots - 1, -1, -1))
         self._kept: dict[int, Kept] | None = {} if keeps_prompts else None
@@ -93,6 +129,7 @@ class Scheduler:
         self._max_queue = max_queue
         self._waiting: deque[Choice] = deque()
         self._running: list[Choice] = []
+        self._memory = memory
 
     @property
     def has_work(self) -> bool:
@@ -135,20 +172,20 @@ class Scheduler:
     def release(self, choice: Choice) -> None:
         """Forget a sequence; its slot is free for the next pass. No effect the second time. O(live)."""
         if choice in self._running:
+            if self._kept is None:
+                self._leave_slot(choice)
+                return
+            self._kept[choice.slot] = Kept(choice.live.request.tags.stage.tenant, choice.cached_ids)
             self._running.remove(choice)
             self._free.append(choice.slot)
-            if self._kept is not None:
-                self._kept[choice.slot] = Kept(choice.live.request.tags.stage.tenant, choice.cached_ids)
             choice.slot = -1
         elif choice in self._waiting:
             self._waiting.remove(choice)
 
     def next_rows(self) -> list[Row]:
         """Admit the sequences that fit, then return what each running one contributes to the next pass."""
-        while self._free and self._waiting:
-            choice = self._waiting.popleft()
-            choice.slot = self._free.pop() if self._kept is None else self._take_kept(choice, self._kept)
-            self._running.append(choice)
+        self._grow()
+        self._admit()
         budget = self._max_batch_tokens
         rows = []
         for choice in self._running:
@@ -159,7 +196,68 @@ class Scheduler:
                 rows.append(Row(choice, tokens, Draft()))
         return rows
 
-    def _take_kept(self, choice: Choice, kept: dict[int, Kept]) -> int:
+    # ---- memory ----
+
+    def _admit(self) -> None:
+        """Give the first sequences of the waiting line a slot each, as long as there is memory for them."""
+        while self._free and self._waiting:
+            choice = self._waiting[0]
+            slot = self._free[-1] if self._kept is None else self._find_kept(choice, self._kept)
+            if not self._reserve(choice, slot):
+                return
+            self._waiting.popleft()
+            self._free.remove(slot)
+            if self._kept is not None:
+                self._kept.pop(slot, None)
+            choice.slot = slot
+            self._running.append(choice)
+
+    def _grow(self) -> None:
+        """Reserve memory for the next step of every running sequence, the oldest first."""
+        if self._memory is None:
+            return
+        for choice in self._running.copy():
+            while choice.is_scheduled and choice.most_entries > choice.num_reserved:
+                if not self._reserve(choice, choice.slot):
+                    self._suspend(self._running[-1])
+
+    def _reserve(self, choice: Choice, slot: int) -> bool:
+        """Reserve a slot's memory for a sequence. Texts kept in other free slots make room for it."""
+        if self._memory is None:
+            return True
+        growth = max(GROWTH, choice.num_known // GROWTH_DIVISOR)
+        wanted = min(choice.most_entries + growth, choice.max_len)
+        kept = self._kept or {}
+        if slot in kept:
+            wanted = max(wanted, len(kept[slot].token_ids))
+        while not self._memory.reserve(slot, wanted):
+            other = next((one for one in kept if one != slot), None)
+            if other is None:
+                return False
+            self._forget(other, kept)
+        choice.num_reserved = wanted
+        return True
+
+    def _forget(self, slot: int, kept: dict[int, Kept]) -> None:
+        """Drop what is kept in a free slot."""
+        del kept[slot]
+        if self._memory is not None:
+            self._memory.clear(slot)
+
+    def _suspend(self, choice: Choice) -> None:
+        """Let a running sequence wait again, before all others."""
+        self._leave_slot(choice)
+        choice.num_cached = 0
+        self._waiting.appendleft(choice)
+
+    def _leave_slot(self, choice: Choice) -> None:
+        self._running.remove(choice)
+        self._free.append(choice.slot)
+        if self._memory is not None:
+            self._memory.clear(choice.slot)
+        choice.slot, choice.num_reserved = -1, 0
+
+    def _find_kept(self, choice: Choice, kept: dict[int, Kept]) -> int:
         """The slot that holds most of the prompt; if none holds much, the one that was freed first."""
         tenant = choice.live.request.tags.stage.tenant
         known = {
@@ -168,12 +266,13 @@ class Scheduler:
         slot = max(known, key=known.__getitem__, default=-1)
         if slot >= 0 and known[slot] >= MIN_SHARED:
             choice.num_cached = min(known[slot], len(choice.prompt_ids) - 1)  # its last token gives the first
-        else:
-            slot = self._free[0]
-        self._free.remove(slot)
+            return slot
+        choice.num_cached, slot = 0, self._free[0]
+        if slot in kept:
+            self._forget(slot, kept)
         return slot
 
     def _own_tokens(self, choice: Choice, budget: int) -> Tokens:
         if choice.is_prefilling:
-            return choice.prompt_ids[choice.num_cached : choice.num_cached + budget]
+            return choice.known_ids[choice.num_cached : choice.num_cached + budget]
         return np.array(choice.output_ids[-1:], np.int32)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from agentspec.config import DraftConfig
-from agentspec.engine import EngineConfig, TorchEngine
+from agentspec.engine import EngineConfig, TorchEngine, kv_memory
 from agentspec.errors import ConfigError, ContextLengthError, EngineBusyError, EngineError, RequestError
 from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
@@ -35,8 +36,8 @@ async def make(llama_checkpoint: Path) -> AsyncIterator[Make]:
     engines = []
 
     def make(proposer: Proposer | None = None, **settings: Any) -> TorchEngine:
-        settings = {"dtype": "float64", "max_model_len": 256, "num_slots": 4} | settings
-        engines.append(TorchEngine(EngineConfig(llama_checkpoint, **settings), proposer))
+        usual = {"model_path": llama_checkpoint, "dtype": "float64", "max_model_len": 256, "num_slots": 4}
+        engines.append(TorchEngine(EngineConfig(**usual | settings), proposer))
         return engines[-1]
 
     yield make
@@ -306,7 +307,10 @@ async def test_threads_are_set(make: Make) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    [{"num_slots": 0}, {"max_batch_tokens": 0}, {"max_queue": 0}, {"max_model_len": 0}, {"threads": 0}],
+    [
+        *({"num_slots": 0}, {"max_batch_tokens": 0}, {"max_queue": 0}, {"max_model_len": 0}, {"threads": 0}),
+        {"kv_cache_mb": 0},
+    ],
 )
 def test_a_bad_setting_is_named(setting: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(setting))):
@@ -316,6 +320,90 @@ def test_a_bad_setting_is_named(setting: dict[str, int]) -> None:
 def test_a_bad_dtype_is_named() -> None:
     with pytest.raises(ConfigError, match="int8"):
         EngineConfig("somewhere", dtype="int8")
+
+
+# ---- memory ----
+
+
+@pytest.fixture(scope="module")
+def wide_model(llama_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model with a context of 131,072 tokens and 1.5 KiB of KV cache each, 16 in a page."""
+    folder = tmp_path_factory.mktemp("wide")
+    for file in llama_checkpoint.iterdir():
+        (folder / file.name).symlink_to(file)
+    config = json.loads((llama_checkpoint / "config.json").read_text())
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 131_072}))
+    return folder
+
+
+LONG = SamplingParams(temperature=0.0, max_tokens=400, ignore_eos=True)
+
+
+async def test_a_wide_context_takes_memory_for_its_tokens(make: Make, wide_model: Path) -> None:
+    """Slots for terabytes, which no machine has, serve several requests of any length at a time."""
+    engine = make(model_path=wide_model, num_slots=10_000, max_model_len=None)
+    assert engine.model.max_model_len == 131_072
+    open_ended = replace(GREEDY, max_tokens=None)
+    streams = [engine.generate(request(f"r{i}", PROMPT, open_ended)) for i in range(4)]
+    first = [await anext(stream) for stream in streams]
+    assert all(delta.token_ids for delta in first)
+    for stream in streams:
+        assert isinstance(stream, AsyncGenerator)
+        await stream.aclose()
+    assert tokens(await collect(engine, request("r"))) == tokens(await collect(make(), request("r")))
+
+
+async def test_requests_wait_for_memory(make: Make, wide_model: Path) -> None:
+    """One MiB holds 672 tokens: one and a half of these requests. None fails, and outputs stay the same."""
+    prompts = [[5 + i, 6, 7] for i in range(6)]
+    plain = make(model_path=wide_model, max_model_len=500, num_slots=1)
+    expected = [tokens(await collect(plain, request(f"r{i}", p, LONG))) for i, p in enumerate(prompts)]
+    tight = make(model_path=wide_model, max_model_len=500, kv_cache_mb=1)
+    found = await asyncio.gather(
+        *(collect(tight, request(f"r{i}", prompt, LONG)) for i, prompt in enumerate(prompts))
+    )
+    assert [tokens(deltas) for deltas in found] == expected
+    assert {deltas[-1].finish_reason for deltas in found} == {"length"}
+    stats = tight.stats()[STAGE]
+    assert stats.num_output_tokens == 6 * 400 == 6 + stats.num_steps + stats.num_accepted_tokens
+
+
+async def test_a_request_that_never_fits(make: Make, wide_model: Path) -> None:
+    """A limit below the model's context is the context. The error names the option and the numbers."""
+    engine = make(model_path=wide_model, max_model_len=None, kv_cache_mb=1)
+    assert engine.model.max_model_len == 672
+    said = r"the KV cache of 1 MiB holds 672 tokens \(for 131072 give --kv-cache-mb 192\)"
+    with pytest.raises(ContextLengthError, match=rf"3 prompt tokens and max_tokens=670 .*{said}.* most 669"):
+        await collect(engine, request("a", [5, 6, 7], replace(GREEDY, max_tokens=670)))
+    with pytest.raises(ContextLengthError, match=f"the prompt has 672 tokens.*{said}"):
+        await collect(engine, request("b", [5] * 672))
+    open_ended = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    (last,) = (await collect(engine, request("c", [5] * 600, open_ended)))[-1:]
+    assert (last.finish_reason, engine.stats()[STAGE].num_output_tokens) == ("length", 72)
+
+
+def test_a_context_that_the_memory_does_not_hold(make: Make, wide_model: Path) -> None:
+    with pytest.raises(ConfigError, match="max_model_len 1000 does not fit: the KV cache of 1 MiB holds 672"):
+        make(model_path=wide_model, max_model_len=1000, kv_cache_mb=1)
+
+
+def test_the_default_is_half_of_what_is_free(
+    make: Make, wide_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_memory, "available_memory", lambda: 2 << 20)
+    assert make(model_path=wide_model, max_model_len=None).model.max_model_len == 672
+
+
+async def test_a_draft_model_has_a_part_of_the_memory(make: Make, wide_model: Path) -> None:
+    settings = {"model_path": wide_model, "max_model_len": None, "kv_cache_mb": 2}
+    assert make(**settings).model.max_model_len == 2 * 672
+    engine = make(Forest(), draft_model=wide_model, draft=DraftConfig(min_prob=0.0), price=0.0, **settings)
+    assert engine.model.max_model_len == 640  # beside the model's tokens, and a tree of 48
+    plain = make(model_path=wide_model, max_model_len=500, num_slots=1)
+    expected = tokens(await collect(plain, request("r", PROMPT, LONG)))
+    found = await asyncio.gather(*(collect(engine, request(f"r{i}", PROMPT, LONG)) for i in range(3)))
+    assert [tokens(deltas) for deltas in found] == [expected] * 3
 
 
 # ---- a draft model beside the trees ----

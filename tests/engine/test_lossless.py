@@ -9,10 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft
+from agentspec.engine import scheduler
+from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
+from agentspec.engine.request import Choice
+from agentspec.engine.scheduler import Scheduler
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.forest import Forest
 from agentspec.generation import GenerationDelta, GenerationRequest, SamplingParams
@@ -44,16 +49,25 @@ def run(exact_model: Transformer, tokenizer: Tokenizer) -> Run:
         draft: DraftConfig | None = None,
         clock: Callable[[], float] = time.perf_counter,
         price: float | None = 0.0,
+        kv_cache_bytes: int | None = None,
     ) -> list[Answer]:
         draft = draft or DraftConfig(max_tokens=12)
         engine = SteppedEngine(
-            exact_model, tokenizer, proposer, num_slots=num_slots, draft=draft, clock=clock, price=price
+            exact_model,
+            tokenizer,
+            proposer,
+            num_slots=num_slots,
+            draft=draft,
+            clock=clock,
+            price=price,
+            kv_cache_bytes=kv_cache_bytes,
         )
         for i, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
             engine.submit(GenerationRequest(f"r{i}", prompt, params, Tags(STAGE)))
         engine.run()
         engine.cache.check_integrity()
         assert engine.scheduler.num_free == num_slots
+        assert engine.memory.num_reserved_bytes == 0
         return [answer(engine.deltas(f"r{i}")) for i in range(len(prompts))]
 
     return run
@@ -276,3 +290,40 @@ def test_grammars_with_drafts(run: Run, temperature: float) -> None:
     # every third request has no grammar, in the same batch
     sampling = [replace(p, json_schema=None) if i % 3 == 2 else p for i, p in enumerate(sampling)]
     assert_drafting_changes_nothing(run, prompts, sampling)
+
+
+@pytest.mark.parametrize("num_pages", [4, 9])  # a sequence has up to four, one for 32 tokens
+def test_sequences_that_wait_for_memory_and_lose_it(
+    run: Run, exact_model: Transformer, monkeypatch: pytest.MonkeyPatch, num_pages: int
+) -> None:
+    """The memory holds one to four sequences at a time, and they outgrow it together."""
+    suspended = count_suspended(monkeypatch)
+    monkeypatch.setattr(scheduler, "GROWTH", 4)
+    prompts = make_prompts(16)
+    sampling = mixed_sampling(16, max_tokens=60, ignore_eos=True, frequency_penalty=0.3)
+    sampling = [GREEDY if i % 4 == 1 else params for i, params in enumerate(sampling)]
+    sampling = [replace(p, json_schema=SCHEMA) if i % 4 == 2 else p for i, p in enumerate(sampling)]
+    plain = run(prompts, sampling, NoDrafts())
+    assert not suspended
+    page = KVCache(exact_model.config, 1, 128, torch.float64, "cpu").bytes_of(1)
+    tight = {"kv_cache_bytes": num_pages * page}
+    assert run(prompts, sampling, NoDrafts(), **tight) == plain
+    assert suspended
+    assert "r0" not in suspended  # the one that came first goes on
+    drafting = proposers(prompts, plain)
+    for proposer in (drafting["half right chains"], drafting["bushes"]):
+        assert run(prompts, sampling, proposer, **tight) == plain
+        assert_told_in_order(proposer, plain)
+
+
+def count_suspended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the sequences that lose their slots, by their keys, which grows."""
+    keys: list[str] = []
+    suspend = Scheduler._suspend
+
+    def counted(self: Scheduler, choice: Choice) -> None:
+        keys.append(choice.key)
+        suspend(self, choice)
+
+    monkeypatch.setattr(Scheduler, "_suspend", counted)
+    return keys

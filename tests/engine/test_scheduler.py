@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from agentspec.config import DraftConfig
+from agentspec.engine import scheduler as scheduler_module
 from agentspec.engine.request import Choice, LiveRequest
 from agentspec.engine.sampling.state import SamplerState
 from agentspec.engine.sampling.stop import StopStrings
@@ -186,3 +187,133 @@ def test_no_tenant_goes_on_where_another_ended() -> None:
     scheduler.release(mine)
     scheduler.add([yours])
     assert take_pass(scheduler) == {"yours": [*range(200)]}
+
+
+# ---- memory ----
+
+
+class TokenMemory:
+    """Memory for ``limit`` tokens in all. Implements :class:`agentspec.engine.scheduler.SlotMemory`."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.reserved: dict[int, int] = {}
+
+    def reserve(self, slot: int, num_tokens: int) -> bool:
+        others = sum(num for one, num in self.reserved.items() if one != slot)
+        if others + num_tokens > self.limit:
+            return False
+        self.reserved[slot] = num_tokens
+        return True
+
+    def clear(self, slot: int) -> None:
+        self.reserved.pop(slot, None)
+
+
+def with_memory(limit: int, num_slots: int = 4, **settings: Any) -> tuple[Scheduler, TokenMemory]:
+    memory = TokenMemory(limit)
+    return Scheduler(num_slots, 999, 99, memory=memory, **settings), memory
+
+
+def test_sequences_wait_for_memory_in_order_of_arrival() -> None:
+    scheduler, memory = with_memory(100)
+    choices = [make_choice(30, "a"), make_choice(40, "b"), make_choice(60, "c"), make_choice(5, "d")]
+    scheduler.add(choices)  # of ten output tokens each
+    assert list(take_pass(scheduler)) == ["a", "b"]
+    assert scheduler.num_waiting == 2  # "d" would fit, and "c" came first
+    scheduler.release(choices[0])
+    assert list(take_pass(scheduler)) == ["b"]
+    scheduler.release(choices[1])
+    assert list(take_pass(scheduler)) == ["c", "d"]
+    for choice in choices:
+        scheduler.release(choice)
+    assert memory.reserved == {}
+
+
+def test_the_last_sequence_gives_way_and_reads_its_text_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "GROWTH", 2)
+    scheduler, _ = with_memory(25)
+    first, second = make_choice(6, "first", 15), make_choice(4, "second", 15)
+    scheduler.add([first, second])  # with a draft of four tokens and the growth
+    assert take_pass(scheduler) == {"first": [*range(6)], "second": [*range(4)]}
+    for number in range(2):
+        assert take_pass(scheduler) == {"first": [100 + number], "second": [100 + number]}
+    assert take_pass(scheduler) == {"first": [102]}
+    assert (second.num_cached, second.is_scheduled, second.is_prefilling) == (0, False, True)
+    assert scheduler.live() == [first, second]
+    scheduler.add([make_choice(1, "third", 1)])
+    assert take_pass(scheduler) == {"first": [103]}  # the third came later
+    scheduler.release(first)
+    assert take_pass(scheduler) == {"second": [0, 1, 2, 3, 100, 101, 102], "third": [0]}
+    assert take_pass(scheduler)["second"] == [103]
+
+
+def test_kept_prompts_make_room() -> None:
+    scheduler, memory = with_memory(250, keeps_prompts=True)
+    first, second = make_choice(100, "first"), make_choice(80, "second")
+    second.prompt_ids = second.prompt_ids + 7
+    scheduler.add([first, second])
+    take_pass(scheduler)
+    slot = second.slot
+    for choice in (first, second):
+        scheduler.release(choice)
+    assert sorted(memory.reserved.values()) == [90, 110]
+    third = make_choice(100, "third")
+    third.prompt_ids = np.concatenate([second.prompt_ids, third.prompt_ids[:40]])
+    scheduler.add([third])
+    assert take_pass(scheduler) == {"third": [*range(40)]}  # it goes on where the second ended
+    assert third.slot == slot
+    assert sorted(memory.reserved.values()) == [110, 130]
+    fourth = make_choice(90, "fourth")
+    fourth.prompt_ids = fourth.prompt_ids + 50
+    scheduler.add([fourth])
+    take_pass(scheduler)
+    assert fourth.is_scheduled
+    assert sorted(memory.reserved.values()) == [100, 130]  # the first one's text is gone
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("keeps_prompts", [False, True])
+def test_all_sequences_end_whatever_they_need(
+    seed: int, keeps_prompts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random sequences, some as large as the memory. Each text is read in order, within its memory."""
+    monkeypatch.setattr(scheduler_module, "GROWTH", 8)
+    rng = np.random.default_rng(seed)
+    memory = TokenMemory(120)
+    scheduler = Scheduler(5, 40, 99, memory=memory, keeps_prompts=keeps_prompts)
+    sizes = [(int(prompt), int(rng.integers(1, 121 - prompt))) for prompt in rng.integers(1, 119, 40)]
+    choices = [make_choice(prompt, str(i), most) for i, (prompt, most) in enumerate(sizes)]
+    scheduler.add(choices)
+    num_suspended = 0
+    while scheduler.has_work:
+        before = [choice for choice in scheduler.live() if choice.is_scheduled]
+        rows = scheduler.next_rows()
+        assert rows  # no sequence waits for another one that waits
+        assert not before or before[0].is_scheduled  # the oldest goes on
+        num_suspended += sum(not choice.is_scheduled for choice in before)
+        assert sum(memory.reserved.values()) <= memory.limit
+        for row in rows:
+            choice = row.choice
+            end = choice.num_cached + len(row.token_ids)
+            assert row.token_ids.tolist() == choice.known_ids[choice.num_cached : end].tolist()
+            assert end + choice.draft_room <= memory.reserved[choice.slot]
+            gives_token = row.gives_token
+            choice.num_cached = end
+            if gives_token:
+                choice.output_ids.append(len(choice.output_ids))
+            if len(choice.output_ids) == choice.max_tokens:
+                scheduler.release(choice)
+    assert [len(choice.output_ids) for choice in choices] == [most for _, most in sizes]
+    assert num_suspended
+
+
+def test_a_kept_text_keeps_its_memory_until_it_goes() -> None:
+    scheduler, memory = with_memory(999, num_slots=1, keeps_prompts=True)
+    long, short, other = make_choice(400, "long"), make_choice(70, "short"), make_choice(70, "other")
+    other.prompt_ids = other.prompt_ids + 500
+    for choice, num_reserved in ((long, 410), (short, 400), (other, 80)):
+        scheduler.add([choice])
+        take_pass(scheduler)
+        assert memory.reserved == {0: num_reserved}
+        scheduler.release(choice)

@@ -16,6 +16,7 @@ from agentspec.draft import Draft, Source
 from agentspec.engine.admission import Admission
 from agentspec.engine.batch import Segment
 from agentspec.engine.decoder import Decoder
+from agentspec.engine.kv_memory import KVMemory
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.request import Choice, Item, LiveRequest
@@ -195,12 +196,18 @@ class SteppedEngine:
         price: float | None = 0.0,  # all drafts are verified
         clock: Callable[[], float] = time.perf_counter,
         keeps_prompts: bool = False,
+        kv_cache_bytes: int | None = None,
+        caches: Sequence[KVCache] = (),  # of the proposer
     ) -> None:
         draft = draft or DraftConfig(max_tokens=8)
         proposer = proposer or NoDrafts()
         self.model = RecordingModel(model)
         self.cache = KVCache(model.config, num_slots, max_model_len, model.dtype, "cpu")
-        self.scheduler = Scheduler(num_slots, max_batch_tokens, max_queue, keeps_prompts=keeps_prompts)
+        limit_bytes = 1 << 40 if kv_cache_bytes is None else kv_cache_bytes
+        self.memory = KVMemory([self.cache, *caches], limit_bytes)
+        self.scheduler = Scheduler(
+            num_slots, max_batch_tokens, max_queue, keeps_prompts=keeps_prompts, memory=self.memory
+        )
         self.received: defaultdict[str, list[Item]] = defaultdict(list)
         self.admission = Admission(
             tokenizer,

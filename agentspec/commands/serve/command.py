@@ -223,6 +223,13 @@ def _add_torch_options(group: argparse._ArgumentGroup) -> None:
         "--slots", type=option_types.count, metavar="N", help="requests at a time (default: 16)"
     )
     group.add_argument(
+        "--kv-cache-mb",
+        type=option_types.between(1, MOST_MB),
+        metavar="N",
+        help="memory of the tokens of all requests, which wait for it (default: half of what is free beside "
+        "the weights)",
+    )
+    group.add_argument(
         "--threads", type=option_types.count, metavar="N", help="CPU threads of torch (bundled model: 1)"
     )
     group.add_argument("--device", type=option_types.device, help="cpu or cuda (default: cpu)")

@@ -16,7 +16,7 @@ ENGINES = {
     "replay": "the embedded one with recorded calls",
     "vllm": "vLLM",
 }
-TORCH_OPTIONS = ("draft", "hybrid_threshold", "slots", "threads", "device")
+TORCH_OPTIONS = ("draft", "hybrid_threshold", "slots", "kv_cache_mb", "threads", "device")
 REPLAY_OPTIONS = ("trace",)
 VLLM_OPTIONS = ("zero_hop", "engine_only", "engine_port", "engine_start_timeout_s")
 RUNNING_OPTIONS = ("control_token",)

@@ -155,6 +155,9 @@ class ModelDrafter:
         width: nodes of a tree that are expanded in a level.
         depth: most levels, and so most accepted tokens of a draft.
 
+    Attributes:
+        cache: the network's own keys and values, if it has any, with room for a tree behind each text.
+
     Raises:
         ConfigError: width or depth is out of range.
     """
@@ -169,7 +172,7 @@ class ModelDrafter:
         self._network = network
         self._width = width
         self._depth = min(depth, network.most_levels or depth)
-        self._cache = network.make_cache(num_slots, max_len + width * depth)
+        self.cache = network.make_cache(num_slots, max_len + width * depth)
         self._contexts = LiveRequests[_Context]()
         self._sharpness = Sharpness()
 
@@ -197,13 +200,13 @@ class ModelDrafter:
             context = self._contexts.get(row.key)
             if context is None or context.draft.is_off:
                 continue
-            if context.slot != row.slot:
+            if (context.slot, context.num_seen) != (row.slot, row.start):
                 context.enter(row.slot, row.start)
             context.sampler = row.sampler
             context.num_seen = row.start + len(row.kept)
             if row.hidden is not None:
                 context.features.append(_kept(row.hidden, row.kept))
-            if self._cache is None:  # only the last row matters
+            if self.cache is None:  # only the last row matters
                 context.num_read = context.num_seen - context.first - 1
                 context.features = [context.features[-1][-1:]]
             elif row.start < context.num_prompt or context.num_unread >= MOST_UNREAD:
@@ -258,7 +261,7 @@ class ModelDrafter:
         segments = [context.segment() for context in contexts]
         features = [context.take_features(len(one)) for context, one in zip(contexts, segments, strict=True)]
         carried = self._network.read(torch.cat(features) if self.hidden_layers else None)
-        rows = self._network.forward(segments, carried, self._cache)
+        rows = self._network.forward(segments, carried, self.cache)
         ends = np.cumsum([len(segment) for segment in segments]) - 1
         for context, segment, end in zip(contexts, segments, ends.tolist(), strict=True):
             context.num_read += len(segment)
@@ -275,7 +278,7 @@ class ModelDrafter:
             growing, segments, parents = _next_level(growing, sizes)
             if not growing:
                 return
-            rows = self._network.forward(segments, rows[parents], self._cache)
+            rows = self._network.forward(segments, rows[parents], self.cache)
             sizes = [len(segment) for segment in segments]
 
     def _branch(

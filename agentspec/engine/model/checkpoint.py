@@ -108,7 +108,8 @@ class SafetensorsFiles:
             )
         if not tensor.is_floating_point():
             raise CheckpointError(f"tensor {name!r} has dtype {tensor.dtype}, which is not supported")
-        return tensor.to(device=self.device, dtype=self.dtype)
+        # a copy: one tensor of the file's would keep all of the mapped file in memory
+        return tensor.to(device=self.device, dtype=self.dtype, copy=True)
 
     def _read(self, name: str) -> torch.Tensor:
         if name not in self._shard_of:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 
 from agentspec.engine.batch import Segment
 from agentspec.engine.model.config import ModelConfig
+from agentspec.engine.model.page_memory import PAGE_BYTES, PageMemory
 from agentspec.errors import EngineError
 
 
@@ -18,6 +21,9 @@ class KVCache:
     ``entries`` is ``[layers, slots, 2 * kv_heads, max_len, head_dim]``, the keys' heads before the
     values'. One slot is a view, and keys and values of new tokens are written in one copy.
     Entries that were never written are zero, so that a masked read of them is harmless.
+
+    On a CPU ``entries`` is address space: a slot takes memory for the tokens that it holds, until it is
+    cleared. On other devices the first use allocates all of it.
     """
 
     def __init__(
@@ -31,8 +37,53 @@ class KVCache:
         self.num_slots = num_slots
         self.max_len = max_len
         self.num_kv_heads = config.num_kv_heads
-        shape = (config.num_layers, num_slots, 2 * config.num_kv_heads, max_len, config.head_dim)
-        self.entries = torch.zeros(shape, dtype=dtype, device=device)
+        self._dtype = dtype
+        self._device = torch.device(device)
+        self._num_layers = config.num_layers
+        self._head_dim = config.head_dim
+        self._pages: PageMemory | None = None
+
+    @cached_property
+    def entries(self) -> torch.Tensor:
+        """Keys and values, as described above. Raises ConfigError if a CPU has no address space for them."""
+        shape = (self._num_layers, self.num_slots, 2 * self.num_kv_heads, self._padded_len, self._head_dim)
+        with torch.inference_mode(False):  # the first use may be within a forward pass
+            if not self._is_paged:
+                return torch.zeros(shape, dtype=self._dtype, device=self._device)
+            self._pages = PageMemory(self._num_layers * self.num_slots * self._slot_bytes)
+            return self._pages.tensor(self._dtype).view(shape)[:, :, :, : self.max_len]
+
+    @property
+    def _is_paged(self) -> bool:
+        return self._device.type == "cpu"
+
+    @property
+    def _page_tokens(self) -> int:
+        """Tokens of a head that fill whole pages; on other devices than a CPU, a whole slot."""
+        if not self._is_paged:
+            return self.max_len
+        return PAGE_BYTES // math.gcd(PAGE_BYTES, self._head_dim * self._dtype.itemsize)
+
+    @property
+    def _padded_len(self) -> int:
+        """Tokens between the first entries of two heads: each begins with a page of its own."""
+        return -(-self.max_len // self._page_tokens) * self._page_tokens
+
+    @property
+    def _slot_bytes(self) -> int:
+        """Bytes of one slot in one layer."""
+        return 2 * self.num_kv_heads * self._padded_len * self._head_dim * self._dtype.itemsize
+
+    def bytes_of(self, num_tokens: int) -> int:
+        """Return the memory of a slot that holds this many tokens, which are at least one."""
+        whole = -(-num_tokens // self._page_tokens) * self._page_tokens
+        return self._num_layers * self._slot_bytes // self._padded_len * whole
+
+    def clear(self, slot: int) -> None:
+        """Forget the entries of a slot; on a CPU its memory is free again."""
+        if self._pages is not None:
+            for layer in range(self._num_layers):
+                self._pages.release((layer * self.num_slots + slot) * self._slot_bytes, self._slot_bytes)
 
     @property
     def keys(self) -> torch.Tensor:
@@ -43,11 +94,6 @@ class KVCache:
     def values(self) -> torch.Tensor:
         """View ``[layers, slots, kv_heads, max_len, head_dim]``."""
         return self.entries[:, :, self.num_kv_heads :]
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of all slots."""
-        return self.entries.numel() * self.entries.element_size()
 
     def keep(self, slot: int, start: int, path: Sequence[int]) -> None:
         """Move the entries ``start + path[i]`` to ``start + i``: the accepted path only.

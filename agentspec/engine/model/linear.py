@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
-from contextlib import suppress
-from pathlib import Path
-
 import torch
+
+from agentspec.engine.machine_memory import total_memory
 
 # A packed copy doubles a weight's memory: a model has one if it fits into this share of the machine's,
 PACK_SHARE = 1 / 8
 PACK_BYTES = 512 << 20  # or is no larger than this.
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 class Linear:
@@ -62,21 +57,7 @@ class Linear:
 
 def has_room_to_pack(num_parameters: int) -> bool:
     """Return True if this machine, or this container, has the memory for packed copies in float32."""
-    return num_parameters * 4 <= max(PACK_BYTES, PACK_SHARE * _memory_bytes())
-
-
-def _memory_bytes() -> int:
-    """Return the machine's memory, or what its container or the process's own control group may take."""
-    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    limits = [CGROUPS / "memory.max", CGROUPS / "memory" / "memory.limit_in_bytes"]
-    with suppress(OSError):
-        own = re.search(r"^0::/(.*)$", OWN_CGROUP.read_text(), re.MULTILINE)
-        limits += [CGROUPS / own[1] / "memory.max"] if own else []
-    for limit in limits:
-        with suppress(OSError):
-            text = limit.read_text().strip()
-            sizes += [int(text)] if text.isdigit() else []  # "max": no limit
-    return min(sizes)
+    return num_parameters * 4 <= max(PACK_BYTES, PACK_SHARE * total_memory())
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor | None:

@@ -95,6 +95,7 @@ def refused(capsys: CAPSYS, *options: str) -> str:
     [
         (["--slots", "0"], "argument --slots: "),
         (["--threads", "x"], "argument --threads: "),
+        (["--kv-cache-mb", "0"], "argument --kv-cache-mb: "),
         (["--max-model-len", "-5"], "argument --max-model-len: "),
         (["--max-draft", "1025"], "argument --max-draft: a whole number from 0 to 1024, not '1025'"),
         (["--stage-budget-mb", "0"], "argument --stage-budget-mb: "),
@@ -261,7 +262,15 @@ def test_options_and_settings_of_the_engine_have_the_same_ranges(
     capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = ("-1", "0", "1", "1024", "1025", str(MAX_PORT), str(MAX_PORT + 1), str(1 << 24), str(1 << 25))
-    for name in ("max_model_len", "max_draft", "stage_budget_mb", "slots", "threads", "engine_port"):
+    for name in (
+        "max_model_len",
+        "max_draft",
+        "stage_budget_mb",
+        "slots",
+        "kv_cache_mb",
+        "threads",
+        "engine_port",
+    ):
         for value in values:
             assert _is_option(name, value) is _is_setting(name, value, monkeypatch), (name, value)
     for device in ("cpu", "cuda", "cuda:1", "mps", "gpu", "cuda:", "CPU", ""):

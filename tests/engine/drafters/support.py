@@ -11,6 +11,7 @@ import numpy as np
 from agentspec.config import DraftConfig
 from agentspec.draft import Draft, Source
 from agentspec.engine.drafters.joint_chance import JointChance, Opinions
+from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.text.tokenizer import Tokenizer
@@ -35,10 +36,20 @@ def outputs(
     proposer: Proposer,
     draft: DraftConfig,
     sampling: SamplingParams,
+    kv_cache_bytes: int | None = None,
+    caches: Sequence[KVCache] = (),
 ) -> list[list[int]]:
     """Return the outputs for all prompts, four at a time."""
     engine = SteppedEngine(
-        model, tokenizer, proposer, draft=draft, num_slots=NUM_SLOTS, max_model_len=MAX_LEN, price=0.0
+        model,
+        tokenizer,
+        proposer,
+        draft=draft,
+        num_slots=NUM_SLOTS,
+        max_model_len=MAX_LEN,
+        price=0.0,
+        kv_cache_bytes=kv_cache_bytes,
+        caches=caches,
     )
     for i, prompt in enumerate(prompts()):
         engine.submit(GenerationRequest(f"r{i}", prompt, sampling, Tags(STAGE)))

@@ -14,11 +14,13 @@ import torch
 
 from agentspec.config import DraftConfig
 from agentspec.draft import Source
+from agentspec.engine import scheduler
 from agentspec.engine.batch import Segment
 from agentspec.engine.drafters.draft_model import DraftModel
 from agentspec.engine.drafters.eagle_checkpoint import load_eagle
 from agentspec.engine.drafters.medusa import MedusaHeads
 from agentspec.engine.drafters.model_drafter import DraftNetwork, ModelDrafter
+from agentspec.engine.kv_memory import KVMemory
 from agentspec.engine.model.checkpoint import model_of_shape
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.random_weights import RandomWeights
@@ -79,14 +81,28 @@ def test_outputs_are_identical(
     assert all(draft.is_chain for draft in proposer.drafts) == (mode == "chain")
 
 
+@pytest.mark.parametrize("num_sequences", [NUM_SLOTS, 1.5], ids=["all fit", "some lose their slots"])
 def test_drafts_are_those_of_the_reference(
-    exact_model: Transformer, tokenizer: Tokenizer, head_path: Path
+    exact_model: Transformer,
+    tokenizer: Tokenizer,
+    head_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    num_sequences: float,
 ) -> None:
     """Each chain, from features of the whole text computed anew: none is missed, doubled or misplaced."""
+    monkeypatch.setattr(scheduler, "GROWTH", 4)
+    monkeypatch.setattr(scheduler, "GROWTH_DIVISOR", 1000)
     config = head_config()
     reference = ReferenceHead(config, head_tensors(config), exact_model.embed(torch.arange(384)).clone())
-    proposer = Recording(drafter(head_path, exact_model, depth=4))
-    outputs(exact_model, tokenizer, proposer, DraftConfig(max_tokens=8, min_prob=0.0), GREEDY)
+    head = drafter(head_path, exact_model, depth=4)
+    assert head.cache is not None
+    proposer, caches = Recording(head), [head.cache]
+    whole = KVCache(exact_model.config, 1, MAX_LEN, exact_model.dtype, "cpu")
+    limit = int(num_sequences * KVMemory([whole, head.cache], 0).bytes_of(MAX_LEN))
+    outputs(exact_model, tokenizer, proposer, DraftConfig(max_tokens=8, min_prob=0.0), GREEDY, limit, caches)
+    begun = [row.key for row in proposer.passed if row.start == 0]
+    assert (len(begun) > len(set(begun))) is (num_sequences < NUM_SLOTS)
+    assert not head.cache.entries.any()  # its memory is free again
     assert len(proposer.steps) > 100
     for text, draft in random.Random(1).sample(proposer.steps, 60):
         chain, chances = reference_chain(exact_model, reference, proposer.hidden_layers, text, 4)

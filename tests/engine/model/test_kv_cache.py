@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import mmap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,11 @@ import torch
 
 from agentspec.engine.model.checkpoint_config import load_config
 from agentspec.engine.model.kv_cache import KVCache
-from agentspec.errors import EngineError
+from agentspec.errors import ConfigError, EngineError
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 @pytest.fixture
@@ -21,10 +27,60 @@ def cache(llama_checkpoint: Path) -> KVCache:
 
 def test_layout_and_size(cache: KVCache) -> None:
     assert cache.keys.shape == cache.values.shape == (3, 3, 2, 20, 16)
-    assert cache.num_bytes == 3 * 3 * 2 * 2 * 20 * 16 * 4
     cache.keys.fill_(1)
     cache.values.fill_(2)
     assert cache.entries.sum() == 3 * cache.entries.numel() / 2
+
+
+@pytest.mark.parametrize(
+    ("device", "num_tokens", "counted"),
+    [
+        ("cpu", 1, 64),  # 64 tokens of 16 float32 fill a page
+        ("cpu", 64, 64),
+        ("cpu", 65, 128),
+        ("cpu", 300, 320),
+        ("meta", 1, 300),  # a slot is allocated whole
+        ("meta", 300, 300),
+    ],
+)
+def test_memory_of_a_slot(device: str, num_tokens: int, counted: int, llama_checkpoint: Path) -> None:
+    cache = KVCache(load_config(llama_checkpoint), 3, 300, torch.float32, device)
+    assert cache.bytes_of(num_tokens) == 3 * 2 * 2 * 16 * 4 * counted
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "dtype"),
+    [
+        (16, torch.float64),
+        (24, torch.float32),
+        (64, torch.float32),
+        (96, torch.bfloat16),
+        (128, torch.bfloat16),
+    ],
+)
+def test_slots_take_memory_for_their_tokens_only(
+    head_dim: int, dtype: torch.dtype, llama_checkpoint: Path
+) -> None:
+    """Write tokens to two slots of address space for terabytes, and clear one of them."""
+    config = replace(load_config(llama_checkpoint), head_dim=head_dim)
+    cache = KVCache(config, 64, 1 << 20, dtype, "cpu")
+    num_tokens = (32 << 20) // (3 * 2 * 2 * head_dim * dtype.itemsize)
+    expected = cache.bytes_of(num_tokens)
+    assert expected == pytest.approx(32 << 20, rel=0.02)
+    before = resident_bytes()
+    for number, slot in enumerate((5, 40), 1):
+        cache.entries[:, slot, :, :num_tokens] = 1
+        assert resident_bytes() - before == pytest.approx(number * expected, abs=4 << 20)
+    cache.clear(40)
+    assert resident_bytes() - before == pytest.approx(expected, abs=4 << 20)
+    assert not cache.entries[:, 40, :, :num_tokens].any()
+    assert (cache.entries[:, 5, :, :num_tokens] == 1).all()
+
+
+def test_too_little_address_space_is_an_error(llama_checkpoint: Path) -> None:
+    cache = KVCache(load_config(llama_checkpoint), 1 << 20, 1 << 30, torch.float32, "cpu")
+    with pytest.raises(ConfigError, match=r"address space .* lower num_slots or max_model_len"):
+        _ = cache.entries
 
 
 @pytest.mark.parametrize("path", [[], [0], [0, 1, 2, 3]])

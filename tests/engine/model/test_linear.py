@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from agentspec.engine import machine_memory
 from agentspec.engine.model import linear
 from agentspec.engine.model.linear import Linear
 
@@ -53,8 +54,8 @@ def test_packed_copies_fit_into_the_memory_of_machine_and_container(
 ) -> None:
     (tmp_path / "memory.max").write_text(limit + "\n")
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 24, "SC_PAGE_SIZE": 1 << 12}.__getitem__)
-    monkeypatch.setattr(linear, "CGROUPS", tmp_path)
-    monkeypatch.setattr(linear, "OWN_CGROUP", tmp_path / "absent")
+    monkeypatch.setattr(machine_memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine_memory, "OWN_CGROUP", tmp_path / "absent")
     assert linear.has_room_to_pack(num_parameters) == has_room
 
 
@@ -66,7 +67,7 @@ def test_a_limit_of_the_process_s_own_control_group_counts(
     (tmp_path / "user.slice" / "job" / "memory.max").write_text(str(8 << 30))
     (tmp_path / "memory.max").mkdir()  # it can't be read
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1 << 24, "SC_PAGE_SIZE": 1 << 12}.__getitem__)
-    monkeypatch.setattr(linear, "CGROUPS", tmp_path)
-    monkeypatch.setattr(linear, "OWN_CGROUP", tmp_path / "own")
+    monkeypatch.setattr(machine_memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine_memory, "OWN_CGROUP", tmp_path / "own")
     assert linear.has_room_to_pack((1 << 30) // 4)
     assert not linear.has_room_to_pack((1 << 30) // 4 + 1)
