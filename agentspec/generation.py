@@ -16,6 +16,8 @@ from agentspec.stats import SpeculationStats, StageStats
 from agentspec.tags import Tags
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+ThinkTags = Literal["unknown", "known", "open"]
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 MAX_TRACED_STEPS = 512
 
 
@@ -39,7 +41,9 @@ class SamplingParams:
     ``max_tokens``: None = as many as the context holds.
     ``json_schema``: None = free text, ``{}`` = any JSON object, else a JSON schema to obey.
     ``written``: a client's own regex or grammar. It takes precedence over ``json_schema``.
-    ``grammar``: a Lark grammar in llguidance's dialect. It takes precedence over both.
+    ``grammar``: a Lark grammar of tool calls in llguidance's dialect. With one of these two as well, the
+    output obeys either. A rule that is nothing but the text of one of the model's added tokens, such as
+    ``open: "<tool_call>"``, means that token.
     ``constraint_param``: the field with the schema, regex or grammar, for errors.
     ``repetition_penalty``: above 1, tokens of prompt and output are less likely; 1 = off.
     ``logit_bias``: added to the logits of tokens.
@@ -199,7 +203,10 @@ class GenerationDelta:
     ``text`` never splits a UTF-8 character and never shows any part of a stop string.
     ``token_ids`` holds every token accepted in the step. The last delta of a choice has its ``speculation``
     counters. For a traced request it also has ``trace``, its first ``MAX_TRACED_STEPS`` steps, if the engine
-    supports it. ``num_prompt_tokens`` is the same on all.
+    supports it. ``num_prompt_tokens`` and ``think_tags`` are the same on all.
+
+    ``think_tags``: what ``<think>`` and ``</think>`` are in this output. "unknown" = text like any other;
+    "known" = marks of the model's reasoning; "open" = the same, and the prompt ended with ``<think>``.
     """
 
     index: int
@@ -210,6 +217,7 @@ class GenerationDelta:
     finish_reason: FinishReason | None = None
     speculation: SpeculationStats | None = None
     trace: tuple[TracedStep, ...] = ()
+    think_tags: ThinkTags = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from agentspec.engine.sampling.state import SamplerState, check_sampling
 from agentspec.engine.sampling.stop import StopStrings
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError, ContextLengthError, DuplicateRequestError, RequestError
-from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
+from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams, ThinkTags
 from agentspec.proposer import Proposer, Tokens
 
 SEED_BITS = 64
@@ -68,6 +68,7 @@ class Admission:
         prompt_ids = self._prompt_ids(request)
         samplers = self._samplers(request, prompt_ids)
         live.num_prompt_tokens = len(prompt_ids)
+        live.think_tags = self._think_tags(request, prompt_ids)
         draft = self._draft_config(request)
         choices = [
             self._choice(live, index, prompt_ids, sampler, draft) for index, sampler in enumerate(samplers)
@@ -123,7 +124,11 @@ class Admission:
 
     def _grammar(self, params: SamplingParams) -> Grammar | None:
         if params.grammar is not None:
-            return self._grammars.compile_lark(params.grammar)
+            return self._grammars.compile_lark(params.grammar, self._answer_grammar(params))
+        return self._answer_grammar(params)
+
+    def _answer_grammar(self, params: SamplingParams) -> Grammar | None:
+        """Return the grammar of an output that is no tool call."""
         if params.written is not None:
             return self._grammars.compile_written(params.written, params.constraint_param)
         if params.json_schema is None:
@@ -137,6 +142,16 @@ class Admission:
                     raise RequestError(
                         f"{name}: {token!r} is no token id between 0 and {self._vocab_size - 1}", param=name
                     )
+
+    def _think_tags(self, request: GenerationRequest, prompt_ids: Tokens) -> ThinkTags:
+        """Neither a grammar nor a dictated output leaves room for reasoning."""
+        params = request.sampling
+        if (params.grammar, params.json_schema, params.written, request.forced) != (None,) * 4:
+            return "unknown"
+        prompt: Any = request.prompt
+        is_continued = request.prompt_options.continue_final_message and isinstance(prompt[-1], Mapping)
+        continued = prompt[-1].get("content") if is_continued else None
+        return self._tokenizer.think_tags(prompt_ids, continued if isinstance(continued, str) else "")
 
     def _forced(self, forced: ForcedOutput, request: GenerationRequest) -> SamplerState:
         """Return greedy parameters for a dictated output. Only the request's log probabilities stay."""

@@ -23,6 +23,7 @@ from agentspec.generation import (
     FinishReason,
     GenerationDelta,
     GenerationRequest,
+    ThinkTags,
     TokenLogprob,
     TracedStep,
 )
@@ -54,6 +55,7 @@ class LiveRequest:
     loop: asyncio.AbstractEventLoop
     inbox: asyncio.Queue[Item] = field(default_factory=asyncio.Queue)
     num_prompt_tokens: int = 0
+    think_tags: ThinkTags = "unknown"
     is_cancelled: bool = False
 
 
@@ -231,4 +233,5 @@ class Choice:
             finish_reason=self.finish_reason,
             speculation=self.speculation if is_last else None,
             trace=tuple(self.trace) if is_last else (),
+            think_tags=self.live.think_tags,
         )

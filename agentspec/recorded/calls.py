@@ -19,7 +19,6 @@ from agentspec.errors import ConfigError
 from agentspec.recorded.forms import native
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-CLOSE_IN_TEXT = r"<\/tool_call>"  # the same in JSON, without ending the call
 MAX_NAMED = 3
 MAX_SHOWN = 40  # characters of an invalid value: a line may be long, and holds user data
 
@@ -317,11 +316,15 @@ def _shown(value: object) -> str:
 
 
 def _written_call(name: str, arguments: str) -> str:
-    """Return a tool call in the templates' form. Arguments that are not an object stay text."""
+    """Return a tool call in the templates' form. Arguments that can't be written as an object stay text."""
     try:
         parsed = json.loads(arguments)
-    except (ValueError, RecursionError):
-        parsed = None
-    given = parsed if isinstance(parsed, dict) else arguments
-    call = json.dumps({"name": name, "arguments": given}, ensure_ascii=False)
-    return "\n".join([OPEN, call.replace(CLOSE, CLOSE_IN_TEXT), CLOSE])
+        given = json.dumps(
+            parsed if isinstance(parsed, dict) else arguments, ensure_ascii=False, allow_nan=False
+        )
+        given.encode()
+    except (ValueError, RecursionError):  # also for a number or a character that only escapes can write
+        given = json.dumps(arguments, ensure_ascii=False)
+    return "\n".join(
+        [OPEN, f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {given}}}', CLOSE]
+    )

@@ -69,11 +69,10 @@ class ReplayEngine:
             taken = self._library.take(cast(Prompt, prompt), request.sampling.n)
         except ConfigError as error:
             raise RequestError(str(error), param="messages") from None
-        may_call = request.tools and request.sampling.json_schema is None
         for line, answer in taken:
-            if answer.calls and not may_call:
+            if answer.calls and not request.tools:
                 told = f"line {line} answers this conversation with calls of tools"
-                raise RequestError(f"{told}: send tools, and no response_format", param="tools")
+                raise RequestError(f"{told}: send tools", param="tools")
         return [_forced_output(answer) for _, answer in taken]
 
     def tokenize(

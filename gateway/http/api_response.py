@@ -15,12 +15,16 @@ EVENT_STREAM_HEADERS = (
     (b"x-accel-buffering", b"no"),
 )
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_ascii = json.JSONEncoder(separators=(",", ":")).encode
 DONE_EVENT = b"data: [DONE]\n\n"
 
 
 def encode_json(payload: object) -> bytes:
-    """Return compact UTF-8 JSON."""
-    return _encode(payload).encode()
+    """Return compact UTF-8 JSON. Half a surrogate pair, which UTF-8 can't encode, is escaped."""
+    try:
+        return _encode(payload).encode()
+    except UnicodeEncodeError:
+        return _encode_ascii(payload).encode()
 
 
 def encode_event(payload: object, name: str | None = None) -> bytes:
@@ -35,9 +39,11 @@ class ApiResponse:
     Attributes:
         listeners: callables that receive every part of the body.
         failure: error that broke off a response that had started; None if there was none.
+        has_typed_events: the events of its stream have a name and a ``type``.
     """
 
     failure: Exception | None = None
+    has_typed_events = False
 
     def __init__(self, writer: ResponseWriter, request_id: str | None = None) -> None:
         self._writer = writer
@@ -129,5 +135,9 @@ class ApiResponse:
             return
         if self._end != b"\n\n":  # the upstream broke off inside an event
             await self.write(b"\n\n")
-        await self.write(encode_event(payload))
+        if self.has_typed_events:
+            typed = {**payload["error"], **payload, "type": "error"}
+            await self.write(encode_event(typed, "error"))
+        else:
+            await self.write(encode_event(payload))
         await self.end()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import codecs
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from agentspec.errors import EngineError
-from agentspec.gateway.openai.tools import ToolCall, ToolCallReader
-from agentspec.generation import GenerationDelta, TokenLogprob, TopLogprob
+from agentspec.gateway.openai.call_reader import Arguments, CallBegun
+from agentspec.gateway.openai.output_reader import Event, OutputReader, Reasoning, Text
+from agentspec.generation import GenerationDelta, ThinkTags, TokenLogprob, TopLogprob
+
+# vLLM's name, and the one that most clients know
+REASONING = ("reasoning", "reasoning_content")
 
 
 @dataclass(slots=True)
@@ -19,10 +24,12 @@ class Choice:
     texts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
+    think_tags: ThinkTags = "unknown"
 
     def add(self, delta: GenerationDelta) -> None:
         """Add the next delta."""
         self.texts.append(delta.text)
+        self.think_tags = delta.think_tags
         self.logprobs.extend(delta.logprobs)
         self.finish_reason = finish_reason(delta)
 
@@ -47,26 +54,30 @@ class AnswerForm(Protocol):
 class ChatForm:
     """``chat.completion`` and ``chat.completion.chunk``. One object per answer, as it numbers the tool calls.
 
-    ``reads_calls``: True to separate tool calls from text.
+    ``reads_calls``: True to separate tool calls from text. ``max_calls``: further ones are left out.
+    ``includes_reasoning``: False to leave the model's reasoning out.
     """
 
     id_prefix = "chatcmpl"
     object_whole = "chat.completion"
     object_chunk = "chat.completion.chunk"
 
-    def __init__(self, *, reads_calls: bool = False) -> None:
+    def __init__(
+        self, *, reads_calls: bool = False, max_calls: int | None = None, includes_reasoning: bool = True
+    ) -> None:
         self._reads_calls = reads_calls
-        self._readers: dict[int, ToolCallReader] = {}
+        self._max_calls = max_calls
+        self._includes_reasoning = includes_reasoning
+        self._messages: dict[int, ChatMessage] = {}
 
     def whole(self, index: int, choice: Choice, has_logprobs: bool) -> dict[str, Any]:
         """Return a choice with a message."""
-        text, calls = self._read(index, "".join(choice.texts), is_last=True)
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if calls:
-            message |= {"content": text or None, "tool_calls": [call.chat_form() for call in calls]}
+        said = self._read(index, "".join(choice.texts), choice.think_tags, is_last=True)
+        for call in said.get("tool_calls", ()):
+            del call["index"]
         return {
             "index": index,
-            "message": message,
+            "message": {"role": "assistant", "content": None if said else "", "refusal": None, **said},
             "logprobs": _chat_logprobs(choice.logprobs) if has_logprobs else None,
             "finish_reason": self._finish_reason(index, choice.finish_reason),
         }
@@ -77,35 +88,31 @@ class ChatForm:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def chunk(self, index: int, delta: GenerationDelta, has_logprobs: bool) -> dict[str, Any] | None:
-        """Return the choice with one decode step's text and the tool calls that it completed."""
+        """Return the choice with one decode step's text, reasoning and parts of tool calls."""
         reason = finish_reason(delta)
-        text, calls = self._read(index, delta.text, is_last=reason is not None)
-        if not (text or calls or reason or (has_logprobs and delta.logprobs)):
+        said = self._read(index, delta.text, delta.think_tags, is_last=reason is not None)
+        if not (said or reason or (has_logprobs and delta.logprobs)):
             return None
-        content: dict[str, Any] = {"content": text} if text else {}
-        if calls:
-            first = self._readers[index].num_calls - len(calls)
-            content["tool_calls"] = [
-                {"index": num, **call.chat_form()} for num, call in enumerate(calls, first)
-            ]
         return {
             "index": index,
-            "delta": content,
+            "delta": said,
             "logprobs": _chat_logprobs(delta.logprobs) if has_logprobs else None,
             "finish_reason": self._finish_reason(index, reason),
         }
 
-    def _read(self, index: int, text: str, *, is_last: bool) -> tuple[str, list[ToolCall]]:
-        """Return the new text and the new tool calls of the choice."""
-        if not self._reads_calls:
-            return text, []
-        reader = self._readers.setdefault(index, ToolCallReader())
-        pieces = reader.push(text) + (reader.flush() if is_last else [])
-        texts = [piece for piece in pieces if isinstance(piece, str)]
-        return "".join(texts), [piece for piece in pieces if isinstance(piece, ToolCall)]
+    def _read(self, index: int, text: str, think_tags: ThinkTags, *, is_last: bool) -> dict[str, Any]:
+        """Return what the text adds to the message of the choice."""
+        if not self._reads_calls and think_tags == "unknown":
+            return {"content": text} if text else {}
+        if index not in self._messages:
+            reader = OutputReader(
+                reads_calls=self._reads_calls, think_tags=think_tags, max_calls=self._max_calls
+            )
+            self._messages[index] = ChatMessage(reader, self._includes_reasoning)
+        return self._messages[index].add(text, is_last=is_last)
 
     def _finish_reason(self, index: int, reason: str | None) -> str | None:
-        has_called = index in self._readers and self._readers[index].num_calls > 0
+        has_called = index in self._messages and self._messages[index].num_calls > 0
         return "tool_calls" if has_called and reason == "stop" else reason
 
 
@@ -122,6 +129,59 @@ class ReadText:
         raw = token.text.encode() if token.raw is None else token.raw
         self._num_chars += len(self._decoder.decode(raw))
         return offset
+
+
+class ChatMessage:
+    """The message of one choice while it is read.
+
+    Attributes:
+        num_calls: number of calls that have begun.
+    """
+
+    def __init__(self, reader: OutputReader, includes_reasoning: bool) -> None:
+        self._reader = reader
+        self._includes_reasoning = includes_reasoning
+        self.num_calls = 0
+
+    def add(self, text: str, *, is_last: bool) -> dict[str, Any]:
+        """Return what ``text`` adds to the message, in the form of a stream's delta: only what there is."""
+        added: dict[str, Any] = {}
+        for event in self._reader.push(text) + (self._reader.end() if is_last else []):
+            self._add(added, event)
+        return added if self._includes_reasoning else _without_reasoning(added)
+
+    def _add(self, added: dict[str, Any], event: Event) -> None:
+        match event:
+            case Text(text):
+                added["content"] = added.get("content", "") + text
+            case Reasoning(text):
+                for name in REASONING:
+                    added[name] = added.get(name, "") + text
+            case CallBegun(name):
+                added.setdefault("tool_calls", []).append(_begun_call(self.num_calls, name))
+                self.num_calls += 1
+            case Arguments(text):
+                self._add_arguments(added.setdefault("tool_calls", []), text)
+
+    def _add_arguments(self, calls: list[dict[str, Any]], text: str) -> None:
+        """Add arguments to the call that has begun: in this delta or in one before."""
+        if not calls:
+            calls.append({"index": self.num_calls - 1, "function": {"arguments": ""}})
+        calls[-1]["function"]["arguments"] += text
+
+
+def _without_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name not in REASONING}
+
+
+def _begun_call(index: int, name: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": ""}
+    return {"index": index, "id": new_call_id(), "type": "function", "function": function}
+
+
+def new_call_id() -> str:
+    """Return a new id of a tool call."""
+    return f"call_{uuid.uuid4().hex}"
 
 
 class CompletionForm:

@@ -15,7 +15,6 @@ from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
-from agentspec.gateway.openai.tools import may_call
 from agentspec.gateway.openai.usage import AnswerUsage
 from agentspec.generation import GenerationRequest
 from agentspec.tags import Tags
@@ -39,7 +38,11 @@ class ChoicesAnswer:
         """Create the answer to ``POST /v1/chat/completions``. Raises RequestError."""
         body, answer_id, left_out = read_as(ChatBody, given), _answer_id(ChatForm.id_prefix), LeftOut()
         request = chat_request(body, tags, answer_id, left_out)
-        form = ChatForm(reads_calls=may_call(request))
+        form = ChatForm(
+            reads_calls=bool(request.tools),
+            max_calls=1 if body.parallel_tool_calls is False else None,
+            includes_reasoning=body.include_reasoning is not False,
+        )
         return cls(form, answer_id, model, body, [request], left_out=left_out)
 
     @classmethod

@@ -88,7 +88,7 @@ _OTHER_SAMPLER = "the engine has no such sampler: use temperature, top_p, top_k 
 _NO_TEMPLATE = "the completions API has no chat template: use /v1/chat/completions"
 _VARIABLES = ("documents", "reasoning_effort")
 _SUMMARIES = ("summary", "generate_summary", "context", "mode")
-_NO_REASONING_SPLIT = "reasoning is part of the text here: send chat_template_kwargs to switch it off"
+_OWN_REASONING = "the model's reasoning is in the answer: send chat_template_kwargs to switch it off"
 
 # fields that every generating endpoint treats alike, and the names under which others know them
 _EVERYWHERE: Table = {
@@ -179,7 +179,7 @@ _EVERYWHERE: Table = {
     **_refused("outputs are not marked", "watermarking"),
     **_refused("send text or token ids", "prompt_embeds", off=([], "")),
     **_refused("limit the output with max_tokens", "thinking_token_budget", off=(-1,)),
-    **_refused(_NO_REASONING_SPLIT, "include_reasoning", off=(True,)),
+    **_refused(_OWN_REASONING, "include_reasoning", off=(True,)),
     **_refused("call a moderation service yourself", "moderation"),
     **_refused(_NO_MEDIA, "audio", "image", "image_data", "multimodal_data", off=EMPTY),
     **_refused(_NO_MEDIA, "modalities", off=(["text"], [])),
@@ -228,8 +228,8 @@ _EVERYWHERE: Table = {
     ),
     **_refused("a grammar holds from the first token on", "grammar_lazy", "grammar_triggers"),
     **_harmless("has an effect only with grammar_triggers", "preserved_tokens", "grammar_type"),
-    **_refused(_NO_REASONING_SPLIT, "reasoning_format", off=("none", "auto")),
-    **_refused(_NO_REASONING_SPLIT, "thinking_forced_open", "reasoning_control"),
+    **_refused(_OWN_REASONING, "reasoning_format", off=("none", "auto")),
+    **_refused(_OWN_REASONING, "thinking_forced_open", "reasoning_control"),
     **_refused("limit the output with max_tokens", "reasoning_budget_tokens", off=(-1,)),
     **_harmless(
         "has an effect only with reasoning_budget_tokens",
@@ -263,7 +263,7 @@ _CHAT_INPUT: Table = {
     **_refused("the model's own chat template is used: send chat_template_kwargs", "chat_template"),
     **_honoured("functions only", "tools"),
     **_honoured("auto, none, required, or a function by its name", "tool_choice"),
-    **_harmless("the model decides how many calls follow each other", "parallel_tool_calls"),
+    **_honoured("false leaves out all calls but the first", "parallel_tool_calls"),
     **_harmless("built-in tools are refused, and only their calls count", "max_tool_calls"),
     **_harmless("a hint for models that were trained on it", "verbosity", "text.verbosity"),
     **_refused("send tools", "functions"),
@@ -299,6 +299,8 @@ CHAT: Table = {
     **_honoured("text only; the last message may be continued", "messages"),
     **_honoured("takes precedence over max_tokens", "max_completion_tokens"),
     **_honoured("with logprobs: true", "top_logprobs"),
+    **_honoured("vLLM's; false leaves the model's reasoning out", "include_reasoning"),
+    **_refused("reasoning is given apart from the text", "reasoning_format", off=("auto", "deepseek")),
     **_honoured("the output that is expected, to draft from", "prediction"),
     **_honoured(
         "a variable of the chat template; without effect if the template does not read it", *_VARIABLES

@@ -27,6 +27,14 @@ class OutputForm:
     json_schema: Mapping[str, Any] | None = None
     written: WrittenConstraint | None = None
 
+    @property
+    def binds(self) -> bool:
+        """False if any text will do."""
+        return self.json_schema is not None or self.written is not None
+
+
+ANY_FORM = OutputForm()
+
 
 def read_form(body: SamplingBody) -> OutputForm:
     """Return the form that the body asks for. Raises RequestError if several are, or one is malformed."""
@@ -36,7 +44,7 @@ def read_form(body: SamplingBody) -> OutputForm:
             f"{forms[0].param} and {forms[1].param} each ask for a form of the output: send one of them",
             param=forms[1].param,
         )
-    return forms[0] if forms else OutputForm()
+    return forms[0] if forms else ANY_FORM
 
 
 def _forms(body: SamplingBody) -> Iterator[OutputForm]:

@@ -13,10 +13,11 @@ from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiRespons
 from agentspec.gateway.openai.answer_forms import finish_reason
 from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed
+from agentspec.gateway.openai.output_reader import Event as ReadEvent
+from agentspec.gateway.openai.output_reader import OutputReader, Text
 from agentspec.gateway.openai.response_output import Event, ResponseObject, ResponseOutput
 from agentspec.gateway.openai.schemas import ResponsesBody, read_as
 from agentspec.gateway.openai.to_generation import responses_request
-from agentspec.gateway.openai.tools import Piece, ToolCallReader, may_call
 from agentspec.gateway.openai.usage import AnswerUsage
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
 from agentspec.tags import Tags
@@ -32,13 +33,13 @@ FIELD_NAMES = {
 class ResponsesAnswer:
     """An answer in progress: its requests, output and usage.
 
-    ``reader`` separates tool calls from text; None if the model may not call tools.
+    ``reader`` separates tool calls and reasoning from text; None if there can be none.
     """
 
     response: ResponseObject
     is_streamed: bool
     requests: Sequence[GenerationRequest]
-    reader: ToolCallReader | None
+    reader: OutputReader | None = None
     output: ResponseOutput = field(default_factory=ResponseOutput)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
@@ -51,8 +52,7 @@ class ResponsesAnswer:
         body, left_out = read_as(ResponsesBody, given), LeftOut()
         request = responses_request(body, tags, f"resp_{uuid.uuid4().hex}", left_out)
         response = ResponseObject(request.request_id, model, given)
-        reader = ToolCallReader() if may_call(request) else None
-        return cls(response, bool(body.stream), [request], reader, left_out=left_out)
+        return cls(response, bool(body.stream), [request], left_out=left_out)
 
     async def write(self, deltas: AsyncIterator[Indexed], api_response: ApiResponse) -> None:
         """Write the answer while the deltas arrive. Raises EngineError if they end before it has begun."""
@@ -102,15 +102,18 @@ class ResponsesAnswer:
         self.answer_usage.add(0, delta)
         self.finish_reason = finish_reason(delta)
         self.logprobs.extend(delta.logprobs)
-        return self._add(self._pieces(delta))
+        return [event for read in self._read(delta) for event in self.output.add(read, self._take_logprobs())]
 
-    def _pieces(self, delta: GenerationDelta) -> list[Piece]:
+    def _read(self, delta: GenerationDelta) -> list[ReadEvent]:
+        reads_calls = bool(self.requests[0].tools)
+        if not reads_calls and delta.think_tags == "unknown":
+            return [Text(delta.text)] if delta.text else []
         if self.reader is None:
-            return [delta.text] if delta.text else []
-        return self.reader.push(delta.text) + (self.reader.flush() if delta.finish_reason else [])
-
-    def _add(self, pieces: Sequence[Piece]) -> list[Event]:
-        return [event for piece in pieces for event in self.output.add(piece, self._take_logprobs())]
+            max_calls = 1 if self.response.given.get("parallel_tool_calls") is False else None
+            self.reader = OutputReader(
+                reads_calls=reads_calls, think_tags=delta.think_tags, max_calls=max_calls
+            )
+        return self.reader.push(delta.text) + (self.reader.end() if delta.finish_reason else [])
 
     def _take_logprobs(self) -> list[TokenLogprob]:
         taken, self.logprobs = self.logprobs, []
@@ -145,6 +148,7 @@ class EventStream:
 
     def __init__(self, api_response: ApiResponse) -> None:
         self._api_response = api_response
+        api_response.has_typed_events = True
         self._num_written = 0
 
     async def write(self, events: Sequence[Event]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from agentspec.errors import RequestError
 from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.messages import read_messages
-from agentspec.gateway.openai.output_form import read_form
+from agentspec.gateway.openai.output_form import OutputForm, read_form
 from agentspec.gateway.openai.prompt_options import prompt_options
 from agentspec.gateway.openai.responses_input import read_input
 from agentspec.gateway.openai.schemas import (
@@ -36,9 +36,11 @@ def chat_request(body: ChatBody, tags: Tags, request_id: str, left_out: LeftOut)
     messages = read_messages(body.messages, left_out)
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     max_tokens = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    chosen = choose(read_tools(body.tools, left_out), body.tool_choice)
+    form = read_form(body)
+    chosen = choose(read_tools(body.tools, left_out), body.tool_choice, form, body.parallel_tool_calls)
     sampling = _sampling(
         body,
+        chosen.form,
         logprobs=logprobs,
         max_tokens=max_tokens,
         n=body.n,
@@ -53,9 +55,11 @@ def responses_request(
     """Return the request for a responses call, and add what it lacks to ``left_out``. Raises RequestError."""
     if body.top_logprobs and not body.has_logprobs:
         raise RequestError(f"top_logprobs needs {LOGPROBS_INCLUDED!r} in include", param="top_logprobs")
-    chosen = choose(read_tools(body.tools, left_out), body.tool_choice)
+    form = read_form(body)
+    chosen = choose(read_tools(body.tools, left_out), body.tool_choice, form, body.parallel_tool_calls)
     sampling = _sampling(
         body,
+        chosen.form,
         logprobs=(body.top_logprobs or 0) if body.has_logprobs else None,
         max_tokens=body.max_output_tokens,
         grammar=chosen.grammar,
@@ -73,7 +77,7 @@ def completion_requests(body: CompletionBody, tags: Tags, request_id: str) -> li
             code="unsupported_parameter",
         )
     max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    sampling = _sampling(body, logprobs=body.logprobs, max_tokens=max_tokens, n=body.n)
+    sampling = _sampling(body, read_form(body), logprobs=body.logprobs, max_tokens=max_tokens, n=body.n)
     return [
         _request(
             f"{request_id}-{index}" if index else request_id, prompt, sampling, tags, prompt_options(body)
@@ -102,15 +106,13 @@ def _request(
 
 def _sampling(
     body: SamplingBody,
+    form: OutputForm,
     *,
     logprobs: int | None,
     max_tokens: int | None,
     n: int | None = None,
     grammar: str | None = None,
 ) -> SamplingParams:
-    form = read_form(body)
-    if form.written is not None and grammar is not None:
-        raise RequestError(f"tool_choice forces a call, and {form.param} another output", param=form.param)
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,

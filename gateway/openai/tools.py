@@ -1,131 +1,25 @@
-"""Tool calls: parsing from generated text, and the grammar that ``tool_choice`` requires."""
+"""The tools of a request: ``tool_choice``, and the grammars of calls."""
 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from agentspec.errors import RequestError
+from agentspec.gateway.openai.call_reader import CLOSE, OPEN
 from agentspec.gateway.openai.left_out import LeftOut
-from agentspec.generation import GenerationRequest
+from agentspec.gateway.openai.output_form import ANY_FORM, OutputForm
 
-OPEN = "<tool_call>"
-CLOSE = "</tool_call>"
 ANY_ARGUMENTS = {"type": "object"}
 # without fixed white space, a model that is forced to call may generate white space without end
 WRITTEN = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+# each tag is a rule of its own: for some models it is one token
+TAGS = f"open_tag: {json.dumps(OPEN)}\nclose_tag: {json.dumps(CLOSE)}"
 
 Tools = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """One tool call. ``arguments`` is a JSON string, as with OpenAI."""
-
-    name: str
-    arguments: str
-    call_id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex}")
-
-    def chat_form(self) -> dict[str, Any]:
-        """Return the call as an element of ``tool_calls`` in chat."""
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.call_id, "type": "function", "function": function}
-
-
-Piece = str | ToolCall
-
-
-class ToolCallReader:
-    """An incremental parser that separates the text and the tool calls of one output.
-
-    White space before a call belongs to the call. Without a call, the texts join to the text that was pushed.
-    """
-
-    def __init__(self) -> None:
-        self._held = ""
-        self._num_searched = 0  # number of held characters in which no call ends
-        self.num_calls = 0
-
-    def push(self, text: str) -> list[Piece]:
-        """Add text and return the pieces that are certain now: text outside calls, and complete calls."""
-        self._held += text
-        pieces: list[Piece] = []
-        while piece := self._next():
-            pieces.append(piece)
-        return pieces
-
-    def flush(self) -> list[Piece]:
-        """Return the rest at the end: an unclosed call, or else text."""
-        rest, self._held = self._held, ""
-        _, opened, inside = rest.partition(OPEN)
-        if opened and (call := _parsed(inside)) is not None:
-            self.num_calls += 1
-            return [call]
-        return [rest] if rest and not (self.num_calls and rest.isspace()) else []
-
-    def _next(self) -> Piece | None:
-        """Cut the next piece off the held text; None if more text is needed first."""
-        start = _opening(self._held)
-        if text := self._cut(len(self._held[:start].rstrip())):
-            return text
-        while (end := self._held.find(CLOSE, max(start, self._num_searched))) >= 0:
-            inside = self._held[start + len(OPEN) : end]
-            call = _parsed(inside)
-            if call is not None:
-                self._cut(end + len(CLOSE))
-                self.num_calls += 1
-                return call
-            if not _ends_in_string(inside):
-                return self._cut(self._held.find(CLOSE, start) + len(CLOSE))
-            self._num_searched = end + len(CLOSE)
-        return None
-
-    def _cut(self, num_chars: int) -> str:
-        piece, self._held = self._held[:num_chars], self._held[num_chars:]
-        if piece:
-            self._num_searched = 0
-        return piece
-
-
-def may_call(request: GenerationRequest) -> bool:
-    """True if the answer may contain tool calls."""
-    sampling = request.sampling
-    return bool(request.tools) and (sampling.json_schema is None or sampling.grammar is not None)
-
-
-def _parsed(text: str) -> ToolCall | None:
-    try:
-        call = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        return None
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, str):
-        arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(call["name"], arguments)
-
-
-def _ends_in_string(text: str) -> bool:
-    """True for JSON cut off inside a string: the closing tag is then part of the string."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string")
-    except (ValueError, RecursionError):
-        pass
-    return False
-
-
-def _opening(text: str) -> int:
-    """Return the position where a call begins, or may begin at the very end; else the length."""
-    if (start := text.find(OPEN)) >= 0:
-        return start
-    starts = (len(text) - num for num in range(len(OPEN) - 1, 0, -1) if text.endswith(OPEN[:num]))
-    return next(starts, len(text))
+Function = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +28,12 @@ class ChosenTools:
 
     Attributes:
         tools: tools for the prompt, in the format of chat.
-        grammar: Lark grammar of an output that is one call; None = unconstrained output.
+        form: form of an output that is no call.
+        grammar: Lark grammar of an output that is calls; None = unconstrained. With a form, either may come.
     """
 
     tools: Tools | None = None
+    form: OutputForm = ANY_FORM
     grammar: str | None = None
 
 
@@ -172,20 +68,31 @@ def _function(tool: Mapping[str, Any], param: str) -> dict[str, Any]:
     return dict(tool)
 
 
-def choose(tools: Tools | None, choice: object) -> ChosenTools:
-    """Apply ``tool_choice``: none, auto, required, or a function by its name. Raises RequestError."""
+def choose(
+    tools: Tools | None,
+    choice: object,
+    form: OutputForm = ANY_FORM,
+    parallel_calls: bool | None = None,
+) -> ChosenTools:
+    """Apply ``tool_choice``: none, auto, required, or a function by its name. Raises RequestError.
+
+    ``form``: of an answer without calls. ``parallel_calls``: False = at most one call.
+    """
+    given = [function for tool in tools or () if isinstance(function := tool.get("function"), dict)]
+    functions = [function for function in given if isinstance(function.get("name"), str)]
     if choice in (None, "auto"):
-        return ChosenTools(tools)
+        grammar = _free_calls(functions, parallel_calls is not False) if functions and form.binds else None
+        return ChosenTools(tools, form, grammar)
     if choice == "none":
-        return ChosenTools()
+        return ChosenTools(None, form)
     name = _forced_name(choice)
-    functions = [function for tool in tools or () if isinstance(function := tool.get("function"), dict)]
-    named = [function for function in functions if isinstance(function.get("name"), str)]
-    forced = [function for function in named if name in (None, function["name"])]
+    forced = [function for function in functions if name in (None, function["name"])]
     if not forced:
         wanted = "a tool" if name is None else f"the tool {name!r}"
         raise RequestError(f"tool_choice asks for {wanted}, but tools has none", param="tool_choice")
-    return ChosenTools(tools, _call_grammar(forced))
+    if form.written is not None:
+        raise RequestError(f"tool_choice forces a call, and {form.param} another output", param=form.param)
+    return ChosenTools(tools, grammar=_forced_call(forced))
 
 
 def _forced_name(choice: object) -> str | None:
@@ -203,22 +110,40 @@ def _forced_name(choice: object) -> str | None:
     )
 
 
-def _call_grammar(functions: Sequence[Mapping[str, Any]]) -> str:
-    """Return a grammar of one call of one of ``functions``. Each schema resolves its own references."""
-    calls, schemas, after = [], [], json.dumps(f"}}\n{CLOSE}")
+def _forced_call(functions: Sequence[Function]) -> str:
+    """Return a grammar of one call of one of ``functions``, which obeys the function's schema."""
+    return _grammar("start: call", functions)
+
+
+def _free_calls(functions: Sequence[Function], are_many: bool) -> str:
+    """Return a grammar of one or more calls, each of which obeys its function's schema."""
+    return _grammar('start: call ("\\n" call)*' if are_many else "start: call", functions)
+
+
+def _grammar(start: str, functions: Sequence[Function]) -> str:
+    """Return a grammar with the rule ``call``. Each schema resolves its own references."""
+    calls, rules, after = [], [], json.dumps("}\n")
     for index, function in enumerate(functions):
-        before = f'{OPEN}\n{{"name": {json.dumps(function["name"])}, "arguments": '
-        calls.append(f"{json.dumps(before)} arguments_{index} {after}")
+        before = f'\n{{"name": {json.dumps(function["name"])}, "arguments": '
+        calls.append(f"open_tag {json.dumps(before)} arguments_{index} {after} close_tag")
         subject = f"the tool {function['name']!r}"
         schema = {**_parameters(function), "x-guidance": WRITTEN, "$comment": subject}
-        schemas.append(f"arguments_{index}: %json {json.dumps(schema)}")
-    return "\n".join([f"start: {' | '.join(calls)}", *schemas])
+        rules.append(f"arguments_{index}: %json {json.dumps(schema)}")
+    return "\n".join([start, f"call: {' | '.join(calls)}", TAGS, *rules])
 
 
-def _parameters(function: Mapping[str, Any]) -> Mapping[str, Any]:
+def _parameters(function: Function) -> Mapping[str, Any]:
+    """Return the schema of the arguments, which are an object even if the schema does not say so."""
     parameters = function.get("parameters") or ANY_ARGUMENTS
     if not isinstance(parameters, dict):
         raise RequestError(
             f"the parameters of the tool {function['name']!r} must be an object", param="tools"
         )
-    return parameters
+    kind = parameters.get("type") or "object"
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
+        raise RequestError(
+            f"tools: the JSON schema of the tool {function['name']!r} can't be used: arguments are of type"
+            f" 'object', not {kind!r}",
+            param="tools",
+        )
+    return {**parameters, "type": "object"}

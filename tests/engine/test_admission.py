@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,13 @@ import pytest
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ContextLengthError, RequestError
-from agentspec.generation import GenerationRequest, SamplingParams, WrittenConstraint
+from agentspec.generation import (
+    ForcedOutput,
+    GenerationRequest,
+    PromptOptions,
+    SamplingParams,
+    WrittenConstraint,
+)
 from agentspec.tags import Tags
 from tests.support.fakes import STAGE, RecordingProposer, SteppedEngine
 
@@ -203,3 +210,35 @@ def test_unseeded_requests_differ_and_choices_have_their_own_seed(engine: Steppe
     assert engine.output("a") != engine.output("b")
     assert len({tuple(engine.output("n", index)) for index in range(3)}) == 3
     assert engine.output("n", 1) == engine.output("s")
+
+
+THINK: list[Any] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think>a"}]
+CONTINUED = PromptOptions(add_generation_prompt=False, continue_final_message=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "think_tags"),
+    [
+        ({}, "open"),
+        ({"sampling": replace(GREEDY, json_schema={})}, "unknown"),
+        ({"sampling": replace(GREEDY, written=WrittenConstraint("regex", "a"))}, "unknown"),
+        ({"sampling": replace(GREEDY, grammar='start: "a"')}, "unknown"),
+        ({"forced": [ForcedOutput("a")]}, "unknown"),
+        ({"prompt": THINK, "prompt_options": CONTINUED}, "open"),
+        (
+            {"prompt": [*THINK[:1], {"role": "assistant", "content": "b"}], "prompt_options": CONTINUED},
+            "known",
+        ),
+    ],
+)
+def test_every_delta_says_what_think_tags_are(
+    exact_model: Transformer, llama_checkpoint: Path, tmp_path: Path, fields: dict[str, Any], think_tags: str
+) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).symlink_to(llama_checkpoint / name)
+    template = "{{ messages[-1].content }}</think>{% if add_generation_prompt %}<think>{% endif %}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    engine = SteppedEngine(exact_model, Tokenizer.load(tmp_path), max_model_len=64)
+    engine.submit(replace(request([{"role": "user", "content": "hi"}]), **fields))
+    engine.run()
+    assert {delta.think_tags for delta in engine.deltas("r")} == {think_tags}

@@ -193,7 +193,8 @@ def test_a_template_for_tools() -> None:
         {"role": "assistant", "content": "", "tool_calls": [call]},
     ]
     tools = [{"type": "function", "function": {"name": "ls"}}]
-    assert "ls" not in Tokenizer.load(bundled_model_dir()).apply_chat_template(messages, tools)
+    with pytest.raises(RequestError, match="has no 'tools'"):
+        Tokenizer.load(bundled_model_dir()).apply_chat_template(messages, tools)
     written = Tokenizer.load(bundled_model_dir(), needs_tools=True).apply_chat_template(messages, tools)
     tool = '{"type": "function", "function": {"name": "ls"}}'
     called = RecordedAnswer("", (("ls", '{"path":"ü"}'),)).written()

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError, UnrecordedCallError
-from agentspec.gateway.openai.tools import ToolCall, ToolCallReader
+from agentspec.gateway.openai.call_reader import Arguments, CallBegun, CallEnded
+from agentspec.gateway.openai.output_reader import OutputReader, Text
 from agentspec.recorded import CallLibrary, RecordedAnswer, read
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -157,20 +158,22 @@ def test_a_line_that_is_no_call(record: Any, said: str, tmp_path: Path) -> None:
         '"text"',
         '{"x": "<tool_call>{}</tool_call>"}',
         '{"a": 1e400}',
+        '{"a": "\\ud83d"}',
+        '{"a": "b\nc"}',
     ],
 )
 def test_what_is_written_is_read_as_it_was(arguments: str) -> None:
     answer = RecordedAnswer(" I look.\n", (('l"s', arguments), ("ls", arguments)))
-    reader = ToolCallReader()
-    pieces = reader.push(answer.written()) + reader.flush()
-    assert pieces[0] == " I look."
-    for call, (name, recorded) in zip(pieces[1:], answer.calls, strict=True):
-        assert isinstance(call, ToolCall)
-        assert call.name == name
-        try:
-            assert json.loads(call.arguments) == json.loads(recorded)
-        except ValueError:
-            assert call.arguments == recorded
+    reader = OutputReader(reads_calls=True)
+    answer.written().encode()
+    text, *events = reader.push(answer.written()) + reader.end()
+    assert text == Text(" I look.")
+    for position, (name, recorded) in enumerate(answer.calls):
+        begun, read, ended = events[3 * position : 3 * position + 3]
+        assert (begun, ended) == (CallBegun(name), CallEnded(True))
+        assert isinstance(read, Arguments)
+        if read.text != recorded:  # formatted, as the templates write it
+            assert read.text == json.dumps(json.loads(recorded), ensure_ascii=False)
 
 
 def test_arguments_too_deep_to_read_are_text(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from agentspec.engine.text.chat_template import TOOLS_TEMPLATE
+from agentspec.models import bundled_model_dir
 
 SPECIAL_TOKENS = ("<|bos|>", "<|im_start|>", "<|im_end|>", "<|end|>")
 VOCAB_SIZE = 384
@@ -136,3 +139,33 @@ def load_reference(directory: Path) -> Any:
         directory, dtype=torch.float32, attn_implementation="eager"
     )
     return model.eval()
+
+
+def make_tool_checkpoint(directory: Path, tags: Literal["text", "tokens", "special"] = "text") -> Path:
+    """Write the bundled model with a chat template that lists tools. Its weights are linked.
+
+    ``tags``: what ``<tool_call>`` and ``</tool_call>`` are in the vocabulary: no token of their own, added
+    tokens, or added tokens that are special.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for file in bundled_model_dir().iterdir():
+        (directory / file.name).symlink_to(file)
+    (directory / "chat_template.jinja").write_text(TOOLS_TEMPLATE)
+    if tags != "text":
+        raw = json.loads((directory / "tokenizer.json").read_text())
+        _add_tags(raw, is_special=tags == "special")
+        (directory / "tokenizer.json").unlink()
+        (directory / "tokenizer.json").write_text(json.dumps(raw))
+    return directory
+
+
+def _add_tags(raw: dict[str, Any], *, is_special: bool) -> None:
+    """Put the tags in the place of the last two tokens, which no other token is made of."""
+    vocabulary = raw["model"]["vocab"]
+    for tag in ("<tool_call>", "</tool_call>"):
+        token, token_id = max(vocabulary.items(), key=lambda item: item[1] * (item[0][:1] != "<"))
+        raw["model"]["merges"].remove(next(pair for pair in raw["model"]["merges"] if "".join(pair) == token))
+        vocabulary[tag] = vocabulary.pop(token)
+        raw["added_tokens"].append(
+            {**raw["added_tokens"][-1], "id": token_id, "content": tag, "special": is_special}
+        )

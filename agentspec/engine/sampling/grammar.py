@@ -22,6 +22,7 @@ from agentspec.engine.sampling.schema import Enforceable, bad_schema, enforceabl
 from agentspec.errors import EngineError, RequestError
 from agentspec.generation import WrittenConstraint
 
+_ONE_LITERAL = re.compile(r'^(\w+): "(<[^"<>]+>)"$', re.MULTILINE)
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 # the library recurses into a schema, with up to 10 KiB a level; an overflow would end the process
 FEW_LEVELS = 200
@@ -50,8 +51,13 @@ class GrammarCompiler:
     def __init__(self, tokenizer_json: str, vocab_size: int, eos_ids: Collection[int]) -> None:
         self._vocab_size = vocab_size
         self._eos_ids = frozenset(eos_ids)
+        described = json.loads(tokenizer_json)
+        self._added_ids = {token["content"]: token["id"] for token in described["added_tokens"]}
+        _keep_text_only(described, self._eos_ids)
         try:
-            self._tokenizer = LLTokenizer(tokenizer_json, n_vocab=vocab_size, eos_token=sorted(self._eos_ids))
+            self._tokenizer = LLTokenizer(
+                json.dumps(described), n_vocab=vocab_size, eos_token=sorted(self._eos_ids)
+            )
         except ValueError as error:
             message = f"response_format: this model can't be held to a JSON schema: {str(error)!r}"
             raise RequestError(message, param="response_format") from None
@@ -66,10 +72,11 @@ class GrammarCompiler:
         text = LLMatcher.grammar_from_json_schema(known.text)
         return self._grammar(text, param, known.num_levels)
 
-    def compile_lark(self, text: str) -> Grammar:
-        """Compile a Lark grammar, which constrains a forced tool call.
+    def compile_lark(self, text: str, answer: Grammar | None = None) -> Grammar:
+        """Compile a Lark grammar, which constrains tool calls. With ``answer``, either may be obeyed.
 
-        A rule that is a schema is on a line of its own. The schema's ``$comment`` names it in an error.
+        A rule that is nothing but the text of an added token means that token. A rule that is a schema is on
+        a line of its own; the schema's ``$comment`` names it in an error.
 
         Raises:
             RequestError: it is invalid, or contains a JSON schema that can't be enforced.
@@ -83,9 +90,13 @@ class GrammarCompiler:
             rules[name] = subject, known
             return f"{name}: %json {known.text}"
 
-        grammar = LLMatcher.grammar_from_lark(_SCHEMA_RULE.sub(written, text))
+        calls = _SCHEMA_RULE.sub(written, _ONE_LITERAL.sub(self._as_token, text))
+        num_levels = sum(known.num_levels for _, known in rules.values())
+        grammar = LLMatcher.grammar_from_lark(calls)
+        if answer is not None:
+            grammar, num_levels = _either(grammar, answer.text), num_levels + answer.num_levels
         try:
-            return self._grammar(grammar, "tools", sum(known.num_levels for _, known in rules.values()))
+            return self._grammar(grammar, "tools", num_levels)
         except RequestError:
             for subject, known in rules.values():  # which of them is it?
                 alone = LLMatcher.grammar_from_json_schema(known.text)
@@ -110,6 +121,11 @@ class GrammarCompiler:
                 code=f"invalid_{written.kind}",
             ) from None
 
+    def _as_token(self, rule: re.Match[str]) -> str:
+        name, text = rule.groups()
+        token_id = self._added_ids.get(text)
+        return rule.group() if token_id is None else f"{name}: <[{token_id}]>"
+
     def _grammar(self, text: str, param: str, num_levels: int = 0, subject: str = "") -> Grammar:
         try:
             return self._compiled(text, num_levels)
@@ -123,7 +139,7 @@ class GrammarCompiler:
             matcher.compute_bitmask()  # some grammars fail only here
         if matcher.is_error():
             raise ValueError(matcher.get_error())
-        return Grammar(matcher, self._vocab_size, self._eos_ids)
+        return Grammar(matcher, self._vocab_size, self._eos_ids, text, num_levels)
 
     def _matcher(self, text: str, num_levels: int) -> LLMatcher:
         def make() -> LLMatcher:
@@ -133,9 +149,18 @@ class GrammarCompiler:
 
 
 class Grammar:
-    """The state of one output under its schema: how far it got, what may follow."""
+    """The state of one output under its schema: how far it got, what may follow.
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos_ids: Collection[int]) -> None:
+    Attributes:
+        text: the grammar in the library's form.
+        num_levels: how deeply the library recurses into it.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, eos_ids: Collection[int], text: str, num_levels: int
+    ) -> None:
+        self.text = text
+        self.num_levels = num_levels
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
@@ -254,6 +279,15 @@ def _enforceable(
         raise bad_schema(str(error), param, subject) from None
 
 
+def _either(calls: str, answer: str) -> str:
+    """Return a grammar of two in the library's forms: JSON, or Lark."""
+    parts = [{"lark_grammar": "start: @calls | @answer"}]
+    for name, grammar in (("calls", calls), ("answer", answer)):
+        described = json.loads(grammar)["grammars"][0] if grammar[:1] == "{" else {"lark_grammar": grammar}
+        parts.append({**described, "name": name})
+    return json.dumps({"grammars": parts})
+
+
 def _on_a_large_stack(make: Callable[[], LLMatcher]) -> LLMatcher:
     """Return the result of ``make``, which runs in a thread of its own."""
     with ThreadPoolExecutor(1) as pool:
@@ -267,3 +301,20 @@ def _on_a_large_stack(make: Callable[[], LLMatcher]) -> LLMatcher:
 
 
 _STACK_LOCK = threading.Lock()
+
+
+def _keep_text_only(described: dict[str, Any], eos_ids: Collection[int]) -> None:
+    """Remove the added tokens but those that end an output from a ``tokenizer.json``.
+
+    Otherwise the library would write the text of one, as in the schema ``{"const": "<tool_call>"}``, as that
+    token, and refuse the token then. A vocabulary that numbers its tokens by their places stays as it is.
+    """
+    model = described["model"]
+    if not isinstance(model["vocab"], dict):
+        return
+    merges = (pair.split(" ") if isinstance(pair, str) else pair for pair in model.get("merges", ()))
+    needed = {text for pair in merges for text in (*pair, "".join(pair))} | {model.get("unk_token")}
+    kept = [one for one in described["added_tokens"] if one["id"] in eos_ids or one["content"] in needed]
+    removed = {one["id"] for one in described["added_tokens"]} - {one["id"] for one in kept}
+    described["added_tokens"] = kept
+    model["vocab"] = {text: token for text, token in model["vocab"].items() if token not in removed}

@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from agentspec.errors import CheckpointError, RequestError
-from agentspec.generation import DEFAULT_OPTIONS, PromptOptions
+from agentspec.generation import DEFAULT_OPTIONS, THINK_CLOSE, PromptOptions
 
 Message = Mapping[str, Any]
 END_MARK = "\ue000end of the last message\ue000"  # with private characters, which no prompt has
@@ -66,6 +66,8 @@ class ChatTemplate:
 
     Attributes:
         knows_tools: it shows calls of tools.
+        shows_tools: it reads the list of tools.
+        knows_thinking: it speaks of the end of the model's reasoning.
 
     Args:
         source: Jinja.
@@ -78,8 +80,11 @@ class ChatTemplate:
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
         self._special_tokens = dict(special_tokens)
         self.knows_tools = "tool_calls" in source
+        self.knows_thinking = THINK_CLOSE in source
+        environment = _environment()
         try:
-            self._template = _environment().from_string(source)
+            self._template = environment.from_string(source)
+            self.shows_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
         except jinja2.TemplateError as error:
             raise CheckpointError(f"the chat template does not compile: {error}") from error
 

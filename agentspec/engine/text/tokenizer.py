@@ -20,9 +20,11 @@ from agentspec.engine.model.config import token_id_set
 from agentspec.engine.text.chat_template import TOOLS_TEMPLATE, ChatTemplate, Message
 from agentspec.engine.text.detokenizer import ByteDetokenizer, Detokenizer, WindowDetokenizer
 from agentspec.errors import CheckpointError, RequestError
-from agentspec.generation import DEFAULT_OPTIONS, PromptOptions
+from agentspec.generation import DEFAULT_OPTIONS, THINK_CLOSE, THINK_OPEN, PromptOptions, ThinkTags
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")  # of tokenizers that fall back to bytes
+NUM_END_TOKENS = 16  # of a prompt, more than a tag and white space behind it have
+SHOWN_TAGS = frozenset((THINK_OPEN, THINK_CLOSE, "<tool_call>", "</tool_call>"))
 SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -71,12 +73,13 @@ class Tokenizer:
             raw = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # tokenizers raises bare Exception
             raise CheckpointError(f"can't read {str(file)!r}: {error}") from error
+        raw = _with_visible_tags(raw)
         raw.no_truncation()
         raw.no_padding()
         settings = _optional_json(directory / "tokenizer_config.json")
         special_tokens = _special_tokens(settings)
         templates = _templates(directory, settings, special_tokens)
-        if needs_tools and not any(template.knows_tools for template in templates.values()):
+        if needs_tools and not any(one.knows_tools and one.shows_tools for one in templates.values()):
             templates = {"default": ChatTemplate(TOOLS_TEMPLATE, special_tokens)}
         return cls(
             raw,
@@ -165,6 +168,24 @@ class Tokenizer:
         text = self.apply_chat_template(prompt, tools, options)
         return self.encode(text, bool(options.add_special_tokens))
 
+    def think_tags(self, prompt_ids: NDArray[np.int32], continued: str = "") -> ThinkTags:
+        """What ``<think>`` means in the output that follows this prompt, and continues its last message.
+
+        The tags are known if a chat template has ``</think>``, or the vocabulary has both as tokens.
+        """
+        if not self._knows_thinking:
+            return "unknown"
+        end = self.raw.decode(prompt_ids[-NUM_END_TOKENS:].tolist(), skip_special_tokens=False)
+        is_open = end.rstrip().endswith(THINK_OPEN) or continued.rfind(THINK_OPEN) > continued.rfind(
+            THINK_CLOSE
+        )
+        return "open" if is_open else "known"
+
+    @cached_property
+    def _knows_thinking(self) -> bool:
+        has_tokens = all(self.raw.token_to_id(tag) is not None for tag in (THINK_OPEN, THINK_CLOSE))
+        return has_tokens or any(template.knows_thinking for template in self._templates.values())
+
     def decode(self, token_ids: Sequence[int] | NDArray[np.int32]) -> str:
         """The text of ``token_ids``, special tokens left out."""
         return str(self.raw.decode([int(i) for i in token_ids], skip_special_tokens=True))
@@ -218,11 +239,28 @@ class Tokenizer:
         Raises:
             RequestError: the model has no chat template, or it refuses the messages.
         """
-        template = self._templates.get("tool_use") if tools else None
-        template = template or self._templates.get("default")
+        name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        template = self._templates.get(name)
         if template is None:
             raise RequestError("this model has no chat template; use a plain prompt", param="messages")
+        if tools and not template.shows_tools:
+            raise RequestError(
+                f"the model would not see these tools: its chat template {name!r} has no 'tools'; "
+                "leave tools out, or serve a checkpoint whose chat template lists them",
+                param="tools",
+            )
         return template.render(messages, tools, options)
+
+
+def _with_visible_tags(raw: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return the tokenizer with tags as text: checkpoints that declare them special would leave them out."""
+    added = raw.get_added_tokens_decoder().values()
+    if not any(token.special and token.content in SHOWN_TAGS for token in added):
+        return raw
+    described = json.loads(raw.to_str())
+    for token in described["added_tokens"]:
+        token["special"] &= token["content"] not in SHOWN_TAGS
+    return tokenizers.Tokenizer.from_str(json.dumps(described))
 
 
 def _optional_json(file: Path) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 
 from agentspec.draft import Draft
 from agentspec.engine.sampling.grammar import Grammar, GrammarCompiler
@@ -271,3 +272,103 @@ def test_grammars_do_not_share_state(compiler: GrammarCompiler, tokenizer: Token
     first, second = compiler.compile(SCHEMA), compiler.compile(SCHEMA)
     first.advance(ids(tokenizer, '{"a": 1}'))
     assert json.dumps(sorted(allowed_after(second, []))) != json.dumps(sorted(tokenizer.eos_ids))
+
+
+CALL = 'start: open "{}" close\nopen: "<tool_call>"\nclose: "</tool_call>"'
+TAGS = {"<|bos|>": "<tool_call>", "<|im_start|>": "</tool_call>"}
+
+
+@pytest.fixture(scope="module", params=[False, True])
+def tags_are_tokens(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture(scope="module")
+def with_tags(tokenizer: Tokenizer, tags_are_tokens: bool) -> tokenizers.Tokenizer:
+    """Return a tokenizer in which the tags of calls are added tokens, or are not."""
+    described = tokenizer.raw.to_str()
+    for name, tag in TAGS.items() if tags_are_tokens else ():
+        described = described.replace(name, tag)
+    return tokenizers.Tokenizer.from_str(described)
+
+
+@pytest.fixture(scope="module")
+def tag_compiler(tokenizer: Tokenizer, with_tags: tokenizers.Tokenizer) -> GrammarCompiler:
+    return GrammarCompiler(with_tags.to_str(), VOCAB_SIZE, tokenizer.eos_ids)
+
+
+def text_of_only_output(grammar: Grammar, raw: tokenizers.Tokenizer, eos_ids: Collection[int]) -> str:
+    """Return the text of an output of which the grammar leaves no choice but that of the tokens."""
+    tokens: list[int] = []
+    while (allowed := set(np.nonzero(grammar.masks(Draft())[0])[0].tolist())) != eos_ids:
+        forced = grammar.forced(1).tolist() or [max(allowed)]
+        assert set(forced) <= allowed
+        grammar.advance(forced)
+        tokens += forced
+    return str(raw.decode(tokens, skip_special_tokens=False))
+
+
+def test_a_rule_of_one_tag_is_its_token(
+    tag_compiler: GrammarCompiler,
+    with_tags: tokenizers.Tokenizer,
+    tokenizer: Tokenizer,
+    tags_are_tokens: bool,
+) -> None:
+    grammar = tag_compiler.compile_lark(CALL)
+    first = set(np.nonzero(grammar.masks(Draft())[0])[0].tolist())
+    assert (first == {with_tags.token_to_id("<tool_call>")}) == tags_are_tokens
+    assert text_of_only_output(grammar, with_tags, tokenizer.eos_ids) == "<tool_call>{}</tool_call>"
+
+
+def test_the_text_of_a_token_in_a_schema_is_text(
+    tag_compiler: GrammarCompiler,
+    with_tags: tokenizers.Tokenizer,
+    tokenizer: Tokenizer,
+    tags_are_tokens: bool,
+) -> None:
+    const = "<tool_call> and </tool_call>"
+    grammar = tag_compiler.compile({"const": const})
+    assert text_of_only_output(grammar, with_tags, tokenizer.eos_ids) == json.dumps(const)
+    inside = allowed_after(tag_compiler.compile({"type": "string"}), with_tags.encode('"').ids)
+    tags = {with_tags.token_to_id(tag) for tag in TAGS.values()}
+    assert not (inside & tags)
+
+
+def test_a_grammar_or_a_schema(
+    tag_compiler: GrammarCompiler, with_tags: tokenizers.Tokenizer, tokenizer: Tokenizer
+) -> None:
+    for text in ("<tool_call>{}</tool_call>", '{"a": 1}'):
+        grammar = tag_compiler.compile_lark(CALL, tag_compiler.compile(SCHEMA))
+        tokens = with_tags.encode(text).ids
+        assert grammar.masks(make_draft(tokens))[range(len(tokens)), tokens].all()
+        grammar.advance(tokens)
+        assert set(np.nonzero(grammar.masks(Draft())[0])[0].tolist()) == tokenizer.eos_ids
+    whole = tag_compiler.compile_lark(CALL, tag_compiler.compile(SCHEMA))
+    first = np.nonzero(whole.masks(Draft())[0])[0].tolist()
+    assert {with_tags.id_to_token(token)[0] for token in first} == {"<", "{"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "output"),
+    [
+        ("regex", "a+b", "ab"),
+        ("choice", '["yes", "no"]', "no"),
+        ("grammar", 'root ::= "x" [0-9]', "x7"),
+        ("grammar", 'start: "x" DIGIT\nDIGIT: /[0-9]/', "x7"),
+    ],
+)
+def test_a_grammar_or_what_a_client_wrote(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, kind: Any, text: str, output: str
+) -> None:
+    for written in ("<tool_call>{}</tool_call>", output):
+        answer = compiler.compile_written(WrittenConstraint(kind, text), "grammar")
+        grammar = compiler.compile_lark(CALL, answer)
+        grammar.advance(ids(tokenizer, written))
+        assert tokenizer.eos_ids <= set(np.nonzero(grammar.masks(Draft())[0])[0].tolist())
+
+
+@pytest.mark.parametrize("lark", ["start: missing", 'start: a\na: %json {"type": "colour"}'])
+def test_bad_calls_are_named_even_with_an_answer(compiler: GrammarCompiler, lark: str) -> None:
+    with pytest.raises(RequestError, match="tools") as caught:
+        compiler.compile_lark(lark, compiler.compile(SCHEMA))
+    assert caught.value.param == "tools"

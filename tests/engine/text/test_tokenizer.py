@@ -326,10 +326,15 @@ def test_template_in_tokenizer_config(own: Path) -> None:
     assert caught.value.param == "messages"
     file.write_text(json.dumps(settings | {"chat_template": "{{ messages | length }}"}))
     assert Tokenizer.load(own).apply_chat_template(CONVERSATION) == "4"
-    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+    named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools }}"}]
     file.write_text(json.dumps(settings | {"chat_template": named}))
     assert Tokenizer.load(own).apply_chat_template(CONVERSATION) == "plain"
-    assert Tokenizer.load(own).apply_chat_template(CONVERSATION, tools=[{}]) == "with tools"
+    assert Tokenizer.load(own).apply_chat_template(CONVERSATION, tools=[{}]) == "[{}]"
+    named[1]["template"] = "with {{ message.tools }}"
+    file.write_text(json.dumps(settings | {"chat_template": named}))
+    with pytest.raises(RequestError, match="chat template 'tool_use' has no 'tools'") as caught:
+        Tokenizer.load(own).apply_chat_template(CONVERSATION, tools=[{}])
+    assert caught.value.param == "tools"
     for malformed in (3, [3], [{"name": "default"}]):
         file.write_text(json.dumps(settings | {"chat_template": malformed}))
         with pytest.raises(CheckpointError, match="chat_template"):
@@ -410,3 +415,40 @@ def test_a_refusal_speaks_of_the_messages_as_sent(own: Path) -> None:
 def test_a_template_that_fails_on_its_own_refuses(own: Path, source: str) -> None:
     with pytest.raises(RequestError, match="refuses"):
         with_template(own, source).apply_chat_template(CONVERSATION)
+
+
+THINKING = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "prompt", "think_tags"),
+    [
+        ("{{ messages[-1].content }}", "<think>", "unknown"),
+        (THINKING, "", "known"),
+        (THINKING, "<think>", "open"),
+        (THINKING, "<think>\n", "open"),
+        (THINKING, "<think>\n\n</think>\n\n", "known"),
+        (THINKING, "<think> is a tag. ", "known"),
+    ],
+)
+def test_what_think_tags_are(own: Path, template: str, prompt: str, think_tags: str) -> None:
+    tokenizer = with_template(own, template)
+    assert tokenizer.think_tags(tokenizer.encode(f"Hello {prompt}")) == think_tags
+
+
+@pytest.mark.parametrize("is_special", [False, True])
+@pytest.mark.parametrize("decoder", [None, decoders.Sequence([decoders.ByteLevel()])])
+def test_tags_that_are_tokens_are_text(own: Path, is_special: bool, decoder: Any) -> None:
+    raw = tokenizers.Tokenizer.from_file(str(own / "tokenizer.json"))
+    raw.decoder = decoder or raw.decoder
+    tags = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+    raw.add_tokens([tokenizers.AddedToken(tag, special=is_special, normalized=False) for tag in tags])
+    raw.save(str(own / "tokenizer.json"))
+    tokenizer = with_template(own, "plain")
+    text = "<think>a</think> <tool_call>{}</tool_call>"
+    ids = tokenizer.encode(text)
+    assert set(map(tokenizer.raw.token_to_id, tags)) <= set(ids.tolist())
+    stream = tokenizer.detokenizer()
+    assert "".join(stream.push([token]) for token in ids.tolist()) + stream.flush() == text
+    assert tokenizer.think_tags(ids[:1]) == "open"
+    assert tokenizer.decode([*ids, min(tokenizer.eos_ids)]) == text  # other special tokens stay no text

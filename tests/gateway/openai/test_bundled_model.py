@@ -133,3 +133,14 @@ def test_the_bytes_of_tokens_that_are_parts_of_characters(root: str, stream: boo
             if "\ufffd" not in token and token in text
         )
         assert read[-1][1] <= len(text)
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_that_the_model_would_not_see_are_refused(root: str, choice: str, stream: bool) -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    asked = {"model": BUNDLED_MODEL, "messages": MESSAGES, "tools": tools, "max_tokens": 2, "stream": stream}
+    error = post(root, {**asked, "tool_choice": choice}).json()["error"]
+    assert error["param"] == "tools"
+    assert "its chat template 'default' has no 'tools'" in error["message"]
+    assert post(root, {**asked, "tool_choice": "none"}).status_code == httpx.codes.OK

@@ -381,6 +381,18 @@ def test_a_stream_that_the_end_of_the_server_breaks_off() -> None:
     assert engine.released.is_set()
 
 
+def test_an_error_that_breaks_a_stream_off_is_an_event_with_a_type() -> None:
+    with httpx.Client(trust_env=False, timeout=TIMEOUT_S) as client:
+        with serving_engine(ScriptedEngine(is_endless=True), grace_s=0.1) as root:
+            request = client.build_request("POST", root + PATH, json=body(stream=True))
+            lines = client.send(request, stream=True).iter_lines()
+            assert next(lines) == "event: response.created"
+        *_, name, data, _ = lines
+    told = json.loads(data.removeprefix("data: "))
+    assert (name, told["type"]) == ("event: error", "error")
+    assert "shutting down" in told["message"] == told["error"]["message"]
+
+
 def test_a_gateway_in_front_counts_what_it_hears(url: str) -> None:
     with serving_proxy(url) as front:
         for stream in (False, True):

@@ -13,8 +13,8 @@ from agentspec.engine import EngineConfig, TorchEngine
 from agentspec.errors import RequestError
 from agentspec.forest import Forest
 from agentspec.gateway.openai.tools import choose
-from agentspec.models import bundled_model_dir
 from tests.gateway.support.live import client_of, serving_engine
+from tests.support.checkpoints import make_tool_checkpoint
 
 CITY = {"properties": {"city": {"enum": ["Paris", "Rome"]}}}
 NUMBER = {"properties": {"number": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"enum": [1, 22, 333]}}}
@@ -27,10 +27,14 @@ TOOLS: list[Any] = [{"type": "function", "function": function} for function in F
 HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
+@pytest.fixture(scope="module", params=["text", "special"])
+def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[openai.OpenAI]:
+    """Yield a client of a model for which the tags of calls are text, added tokens or special tokens."""
+    path = make_tool_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
     config = EngineConfig(
-        bundled_model_dir(), "tiny", dtype="float64", max_model_len=2048, threads=1, price=0.1
+        path, "tiny", dtype="float64", num_slots=1, max_model_len=1024, threads=1, price=0.1
     )
     with serving_engine(TorchEngine(config, Forest())) as root, client_of(root) as client:
         yield client
@@ -104,6 +108,67 @@ def test_a_schema_that_cannot_be_enforced(client: openai.OpenAI) -> None:
     tools: Any = [{"type": "function", "function": {"name": "f", "parameters": {"type": "colour"}}}]
     with pytest.raises(openai.BadRequestError, match="tools: the JSON schema of the tool 'f' can't be used"):
         client.chat.completions.create(model="tiny", messages=HI, tools=tools, tool_choice="required")
+
+
+ANSWER: dict[str, Any] = {"properties": {"ok": {"type": "boolean"}}, "required": ["ok"], **CLOSED}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ANSWER}}
+
+
+def test_a_call_or_the_form_of_the_answer(client: openai.OpenAI) -> None:
+    for seed in range(6):
+        answers = [
+            client.chat.completions.create(
+                model="tiny",
+                messages=HI,
+                tools=TOOLS,
+                response_format=FORMAT,
+                temperature=2,
+                seed=seed,
+                max_tokens=400,
+                extra_headers={"x-agentspec-max-draft": max_draft},
+            ).choices[0]
+            for max_draft in ("0", "16")
+        ]
+        told = [(one.message.content, called(one.message), one.finish_reason) for one in answers]
+        assert told[0] == told[1]
+        content, calls, reason = told[0]
+        if calls:
+            assert content is None
+            assert all(is_allowed(*call) for call in (calls[:-1] if reason == "length" else calls))
+        else:
+            assert json.loads(content or "") in ({"ok": True}, {"ok": False})
+
+
+def called(message: Any) -> list[tuple[str, str]]:
+    return [(call.function.name, call.function.arguments) for call in message.tool_calls or ()]
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"properties": {"x": {"const": 1}}}, {}, None, {"type": ["object", "null"]}]
+)
+def test_the_arguments_are_an_object_even_if_the_schema_does_not_say_so(
+    client: openai.OpenAI, parameters: Any
+) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    answer = client.chat.completions.create(
+        model="tiny", messages=HI, tools=tools, tool_choice=forced("f"), max_tokens=60, temperature=0
+    )
+    ((name, arguments),) = called(answer.choices[0].message)
+    assert name == "f"
+    assert arguments.startswith("{")
+
+
+def test_a_forced_call_is_streamed(client: openai.OpenAI) -> None:
+    text = "x" * 200
+    const = {"properties": {"text": {"const": text}}, "required": ["text"], **CLOSED}
+    tools: Any = [{"type": "function", "function": {"name": "f", "parameters": const}}]
+    asked: Any = {"model": "tiny", "messages": HI, "tools": tools, "tool_choice": "required"}
+    stream = client.chat.completions.create(
+        **asked, stream=True, extra_headers={"x-agentspec-max-draft": "0"}
+    )
+    parts = [call.function.arguments for chunk in stream for call in chunk.choices[0].delta.tool_calls or ()]
+    assert json.loads("".join(parts)) == {"text": text}
+    assert len(parts) > 10
 
 
 @pytest.mark.parametrize(

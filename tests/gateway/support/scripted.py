@@ -18,6 +18,7 @@ from agentspec.generation import (
     GenerationRequest,
     ModelCard,
     PastOutput,
+    ThinkTags,
     TokenLogprob,
     TopLogprob,
     TracedStep,
@@ -86,6 +87,7 @@ class ScriptedEngine:
     is_silent: bool = False
     is_endless: bool = False
     can_trace: bool = True
+    think_tags: ThinkTags = "unknown"
     is_healthy: bool = True
     model: ModelCard = field(default_factory=lambda: ModelCard("scripted", 4096, 1_700_000_000))
     requests: list[GenerationRequest] = field(default_factory=list)
@@ -143,6 +145,7 @@ class ScriptedEngine:
             is_last = position == len(self.steps) - 1
             for index in range(request.sampling.n):
                 delta = GenerationDelta(index, text, (position, position + 100), NUM_PROMPT_TOKENS)
+                delta.think_tags = self.think_tags
                 if request.sampling.logprobs is not None:
                     delta.logprobs = _logprobs(position, text, request.sampling.logprobs)
                 if is_last and self.failure is not None:
