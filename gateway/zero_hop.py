@@ -27,6 +27,7 @@ from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
 from agentspec.gateway.stages.xargs import with_xargs
 from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, DataParallelRanks
+from agentspec.gateway.upstreams.sampler_limits import check_room
 from agentspec.tags import Tags
 from agentspec.wire import OWN_PREFIX
 
@@ -122,9 +123,17 @@ class ZeroHopTagging:
         num_dropped = 3 * self._limits.body_limit_bytes
         raw = await read_body(receive, context.headers, self._limits, num_dropped=num_dropped)
         body = parse_body(raw)
+        if _has_limits(scope):
+            check_room(body, has_plugin=True)
         tenant = context.principal.tenant
         tags = read_tags(tenant, context.headers, context.url_tags, body, self._discovery)
         return tags, with_xargs(raw, body, tags.to_xargs())
+
+
+def _has_limits(scope: Scope) -> bool:
+    """Return whether requests could end this vLLM: not with its model runner V1."""
+    engine = getattr(scope["app"].state, "engine_client", None) if "app" in scope else None
+    return bool(getattr(getattr(engine, "vllm_config", None), "use_v2_model_runner", True))
 
 
 def _is_about_clusters(scope: Scope) -> bool:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from agentspec.errors import ConfigError, ForestError
 from agentspec.forest.file import restored
+
+LEAST_S, MOST_S = 10.0, 300.0  # between two saves, unless a number is given
+SHARE = 500  # a save may take a 500th of the time between two
 
 logger = logging.getLogger("agentspec")
 
@@ -27,10 +31,12 @@ class SavedTrees(Protocol):
 class ForestAutosave:
     """Loads the trees from a file at the start, and saves them periodically and at the end.
 
-    A missing file is not an error. A save that fails is logged; the next one tries again.
+    A missing file is not an error. A save that fails is logged; the next one tries again. A process that is
+    killed loses what it learned since the last save, so small trees are saved more often by default.
 
     Args:
-        save_every_s: seconds between two saves. Saves run concurrently with the engine's steps.
+        save_every_s: seconds between two saves. None = ``SHARE`` times what the last one took, ``LEAST_S`` to
+            ``MOST_S``. Saves run concurrently with the engine's steps.
         is_strict: raise an error if a file is damaged, too new or of another vocabulary. Otherwise such a
             file is moved aside, and nothing is loaded.
         version: returns a value that changes with the trees; unchanged trees are not saved again. By default
@@ -41,7 +47,7 @@ class ForestAutosave:
         self,
         trees: SavedTrees,
         path: Path,
-        save_every_s: float = 300.0,
+        save_every_s: float | None = None,
         *,
         is_strict: bool = False,
         version: Callable[[], object] = object,
@@ -52,6 +58,8 @@ class ForestAutosave:
         self._is_strict = is_strict
         self._version = version
         self._saved_version: object = None
+        self._has_saved = False
+        self._last_save_s = 0.0
         self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._save_at_times, name="agentspec-saver", daemon=True)
 
@@ -86,17 +94,25 @@ class ForestAutosave:
         self._save()
 
     def _save_at_times(self) -> None:
-        while not self._has_ended.wait(self._save_every_s):
+        while not self._has_ended.wait(self._save_every_s or seconds_between(self._last_save_s)):
             self._save()
 
     def _save(self) -> None:
         version = self._version()
-        if version == self._saved_version:
+        is_there = self._path.exists() or not self._has_saved
+        if version == self._saved_version and is_there:
             return
+        began_s = time.monotonic()
         try:
             logger.info("saved the forest to %s: %s", self._path, dict(self._trees.save(self._path)))
-            self._saved_version = version
+            self._saved_version, self._has_saved = version, True
         except (OSError, ForestError) as error:  # e.g. a full disk
             logger.error("the forest could not be saved to %s: %s", self._path, error)
         except Exception:  # serving continues
             logger.exception("the forest could not be saved to %s", self._path)
+        self._last_save_s = time.monotonic() - began_s
+
+
+def seconds_between(save_s: float) -> float:
+    """Return the time between two saves if one takes ``save_s``."""
+    return min(MOST_S, max(LEAST_S, SHARE * save_s))

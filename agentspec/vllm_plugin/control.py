@@ -4,7 +4,7 @@ It answers ``/agentspec/...`` by calling the workers (vLLM's ``collective_rpc``)
 requests. It is a middleware, not an endpoint plugin: vLLM loads endpoint plugins only if VLLM_PLUGINS names
 them, and that variable disables all plugins that it does not name. A client of this channel can erase and
 read the forest. So it requires the token in AGENTSPEC_CONTROL_TOKEN. Without a token in the environment, it
-answers only this machine. Does not import vLLM.
+answers only this machine. Does not import vLLM before the server has started.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import hmac
 import ipaddress
 import json
+import logging
 import os
 import secrets
 from typing import Any
@@ -22,7 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.vllm_plugin.versions import installed_version
+from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, installed_version, parse
 from agentspec.wire import OWN_PREFIX
 
 TOKEN_VARIABLE = "AGENTSPEC_CONTROL_TOKEN"
@@ -39,6 +40,8 @@ BODY_LIMIT_BYTES = 1 << 28
 POLL_S = 0.02  # first interval between two polls of a long command
 SLOWEST_POLL_S = 0.5
 
+logger = logging.getLogger(__name__)
+
 
 class Control:
     """The control channel, a middleware in front of the server ``app``."""
@@ -49,6 +52,8 @@ class Control:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer requests under ``/agentspec/`` and pass on all others."""
+        if scope["type"] == "lifespan":  # before the first request
+            _limit_requests(scope["app"])
         if scope["type"] != "http" or not scope["path"].startswith(OWN_PREFIX):
             await self._app(scope, receive, send)
             return
@@ -94,6 +99,19 @@ class Control:
             return request.client is not None and _is_loopback(request.client.host) and not is_page
         given = Headers(scope=request.scope).get("authorization", "").removeprefix("Bearer ")
         return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token)
+
+
+def _limit_requests(app: Any) -> None:
+    """Have vLLM refuse requests that would end its engine."""
+    version = installed_version()
+    if version is None or parse(version) < FIRST_WITH_RUNNER_V2:
+        return
+    try:
+        from agentspec.vllm_plugin import sampler_limits
+
+        sampler_limits.install(app.state.engine_client)
+    except (ImportError, AttributeError) as error:  # of a vLLM that the plugin was not written for
+        logger.warning("requests are not limited to what vLLM's sampler has room for: %s", error)
 
 
 async def _arguments(request: Request) -> dict[str, Any]:

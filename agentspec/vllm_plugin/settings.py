@@ -40,7 +40,8 @@ class PluginSettings:
         forest_file: file of the forest; loaded at the start if it exists, and saved.
         forest_folder: folder of other files that operators may name; None = the folder of ``forest_file``.
         strict_forest: refuse to start with an unusable forest file. Otherwise it is moved aside.
-        save_every_s: seconds between two saves; another save is at shutdown.
+        save_every_s: seconds between two saves; another save is at shutdown. None = 500 times what the last
+            save took, but 10 to 300.
         corpus: place of the outputs that engines share: a folder or ``redis://...``; not with a forest file.
         corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
         corpus_stages: how far the outputs of a stage, and of all below it, travel: none, host or fleet.
@@ -63,7 +64,7 @@ class PluginSettings:
     forest_file: str | None = None
     forest_folder: str | None = None
     strict_forest: bool = False
-    save_every_s: float = 300.0
+    save_every_s: float | None = None
     corpus: str | None = None
     corpus_snapshots: str | None = None
     corpus_stages: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +80,8 @@ class PluginSettings:
         check_int("draft_model_tokens", self.draft_model_tokens, 1, MAX_DRAFT_TOKENS)
         if self.price is not None:
             check_prob("price", self.price)
-        check_positive("save_every_s", self.save_every_s)
+        if self.save_every_s is not None:
+            check_positive("save_every_s", self.save_every_s)
         if self.batch_shape not in BATCH_SHAPES:
             raise ConfigError(f"batch_shape must be 'ragged' or 'uniform', not {self.batch_shape!r}")
         if self.forest_file is not None:

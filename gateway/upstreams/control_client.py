@@ -63,6 +63,8 @@ class EngineControl:
         self._is_failing = False
         self._refreshing: asyncio.Task[None] | None = None  # one at a time: the engine answers them in turn
         self._asked_s = 0.0
+        self._status: Mapping[str, Any] = {}
+        self._status_stale_from = 0.0
 
     async def stages(self) -> Stages | None:
         """Return the counters per stage: at most a second old if the engine responds, else the last known.
@@ -87,6 +89,22 @@ class EngineControl:
     def age_s(self) -> float:
         """Seconds from the moment that the last known counters describe until now; 0 if there are none."""
         return 0.0 if self._stages is None else time.monotonic() - self._made_s
+
+    async def model_runner(self) -> str | None:
+        """Return ``V1`` or ``V2``, vLLM's model runner beside our plugin; None without it, or if not known.
+
+        Never raises. The answer is at most ``ABSENT_S`` old.
+        """
+        if time.monotonic() >= self._status_stale_from:
+            self._status_stale_from = time.monotonic() + ABSENT_S
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    status, raw = await self._fetch("GET", "status")
+                    self._status = _body_of(status, raw) if status == HTTPStatus.OK else {}
+            except (EngineError, TimeoutError):
+                self._status = {}
+        runner = self._status.get("model_runner")
+        return runner if isinstance(runner, str) else None
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """Clear the stage's own tree. The other commands raise the same errors.

@@ -8,7 +8,7 @@ import logging
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentspec.errors import EngineError
+from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.call import ApiCall
 from agentspec.gateway.errors import UnreachableError
 from agentspec.gateway.http.api_response import ApiResponse
@@ -20,11 +20,13 @@ from agentspec.gateway.upstreams.control_client import EngineControl
 from agentspec.gateway.upstreams.data_parallel import DataParallelRanks
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics
+from agentspec.gateway.upstreams.sampler_limits import check_room
 from agentspec.gateway.upstreams.stage_json import Stages
 from agentspec.gateway.upstreams.usage import StageUsage, UsageTail
 
 FAILED_STATUSES = frozenset((500, 502, 503, 504))
 MOST_LISTED_BYTES = 1 << 20
+RUNNER_WITHOUT_LIMITS = "V1"
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -137,10 +139,11 @@ class Replica:
             The status of the response.
 
         Raises:
-            RequestError: the request is at fault.
+            RequestError: the request is at fault, or would end the engine.
             UpstreamDownError, UpstreamTimeoutError: the engine is at fault. Nothing was sent to the client
                 unless ``response`` is started.
         """
+        await self._check_room(call)
         request = self._forwarding.request(call, rank, affinity)
         self.figures.num_requests += 1
         sent_s = self._clock()
@@ -205,6 +208,19 @@ class Replica:
         """Close the idle connections and the control client."""
         self._connections.close()
         self.control.close()
+
+    async def _check_room(self, call: ApiCall) -> None:
+        """Raise RequestError if the call would end a vLLM. Only then the engine is asked what it runs."""
+        if call.body is None or not self.settings.sends_xargs:
+            return
+        try:
+            check_room(call.body)
+        except RequestError:
+            runner = await self.control.model_runner()
+            if runner is None:
+                raise
+            if runner != RUNNER_WITHOUT_LIMITS:
+                check_room(call.body, has_plugin=True)
 
     def _fail(self, call: ApiCall, is_again: bool, error: EngineError | None = None) -> None:
         self.figures.num_failures += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError, ForestFileError, UnusableForestError
-from agentspec.forest.autosave import ForestAutosave
+from agentspec.forest.autosave import ForestAutosave, seconds_between
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 
@@ -61,6 +61,14 @@ def test_it_is_saved_at_times(tmp_path: Path) -> None:
         assert trees.saved.acquire(timeout=TIMEOUT_S)
 
 
+@pytest.mark.parametrize(
+    ("save_s", "wait_s"),
+    [(0.0, 10.0), (0.001, 10.0), (0.02, 10.0), (0.1, 50.0), (0.5, 250.0), (0.6, 300.0), (60.0, 300.0)],
+)
+def test_a_save_takes_a_small_share_of_the_time(save_s: float, wait_s: float) -> None:
+    assert seconds_between(save_s) == pytest.approx(wait_s)
+
+
 def test_unchanged_trees_are_not_saved_again(tmp_path: Path) -> None:
     path = tmp_path / "forest"
     trees = WrittenTrees(3)
@@ -72,6 +80,16 @@ def test_unchanged_trees_are_not_saved_again(tmp_path: Path) -> None:
         assert trees.saved.acquire(timeout=TIMEOUT_S)
         assert not trees.saved.acquire(timeout=0.1)
     assert not trees.saved.acquire(blocking=False)
+    assert path.read_text() == "4"
+
+
+def test_a_saved_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "forest"
+    trees = WrittenTrees(3)
+    with ForestAutosave(trees, path, save_every_s=0.01, version=lambda: trees.number):
+        trees.number = 4
+        assert trees.saved.acquire(timeout=TIMEOUT_S)
+        path.unlink()
     assert path.read_text() == "4"
 
 

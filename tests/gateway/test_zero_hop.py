@@ -19,6 +19,7 @@ from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, SIZE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, ZeroHop, ZeroHopTagging
 from agentspec.tags import subject_hash
 from tests.gateway.support.leaving import eventually
+from tests.gateway.support.limited_fields import PERHAPS_TOO_LONG, SHORT_ENOUGH, TOO_LONG
 from tests.gateway.support.live import TIMEOUT_S, serving_app
 
 ODD_BODY = b'{ "messages":[{"role":"user","content":"caf\\u00e9 \xc3\xa9"}],\n "x_unknown": 1.50 }'
@@ -145,6 +146,22 @@ def test_requests_name_the_data_parallel_rank_of_their_stage(
     assert all(len(rank) == 1 and 0 <= int(rank[0]) < 64 for rank in ranks)
     assert len(set(map(tuple, ranks))) > 1
     assert given == [b"3"]
+
+
+@pytest.mark.parametrize("path", sorted(TAGGED_PATHS))
+def test_what_would_end_the_engine_does_not_reach_it(url: str, server: Server, path: str) -> None:
+    for fields, param, most in TOO_LONG:
+        answer = send(url, path, {"messages": [], **fields})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
+        assert answer.json()["error"]["message"].endswith(f"vLLM has room for {most}: send fewer")
+    assert not server.requests
+
+
+def test_what_vllm_has_room_for_or_counts_itself_reaches_it(url: str, server: Server) -> None:
+    for fields in (*SHORT_ENOUGH, *(fields for fields, _, _ in PERHAPS_TOO_LONG)):
+        assert send(url, "/v1/completions", {"prompt": "x", **fields}).status_code == 200
+        assert json.loads(server.requests.pop()[1]).items() >= fields.items()
 
 
 def test_a_client_cannot_tag_itself(url: str, server: Server) -> None:

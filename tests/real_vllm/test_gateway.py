@@ -67,6 +67,11 @@ def test_the_workers_counters_reach_operators_and_tenants(root: str) -> None:
     assert f"{line} {float(found['num_accepted_tokens'])}" in text.splitlines()
 
 
+def test_what_only_the_runner_v2_has_no_room_for_is_passed_on_to_v1(root: str) -> None:
+    for fields in ({"allowed_token_ids": [*range(1025)]}, {"stop_token_ids": [*range(200)], "min_tokens": 2}):
+        ask(root, "no/limits", max_tokens=3, **fields)
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_an_answer_tells_of_itself(root: str, is_stream: bool) -> None:
     """Count from the responses, as the gateway does without the plugin's counters."""

@@ -56,6 +56,11 @@ def test_every_way_to_generate_is_tagged(server: Any, path: str) -> None:
     assert not [key for key in counted if key[0] == "bolt" or key[1] == "theirs"]
 
 
+def test_what_only_the_runner_v2_has_no_room_for_is_passed_on_to_v1(server: Any) -> None:
+    fields = {"stop_token_ids": [*range(200)], "min_tokens": 2, "allowed_token_ids": [*range(1025)]}
+    assert post(server, "/v1/completions", stage="no/limits", **fields).status_code == 200
+
+
 def test_a_stream_ends_with_its_own_figures(server: Any) -> None:
     answer = post(
         server,

@@ -42,6 +42,14 @@ async def chat(request: Chat, raw: Request): ...
 @router.post("/v1/chat/completions/batch")
 async def batch(request: Batch): ...
 """,
+    "vllm/v1/worker/gpu/sample/bad_words.py": """
+def add_request(params):
+    if len(params.words) > 9:
+        raise ValueError("too many")
+    if sum(map(len, params.words)) > 99:
+        raise ValueError("too long")
+""",
+    "vllm/v1/worker/gpu/sample/min_p.py": "def add_request(params): ...\ndef load():\n    raise KeyError\n",
     "vllm/entrypoints/state.py": "def init(state):\n    state.engine_client = 1\n",
     "vllm/entrypoints/bodies.py": """
 class Chat(Model):
@@ -89,6 +97,7 @@ def all_of(theirs: Package, files: list[OwnFile], config: str = CONFIG) -> list[
         *server.wrong_kernels(theirs, files),
         *server.missing_number(theirs, "vllm.sampler.MAX_SPEC_LEN", 128),
         *server.unknown_settings(theirs),
+        *server.other_limits(theirs),
     ]
 
 
@@ -119,6 +128,8 @@ def test_nothing_is_found_where_all_is_there(tmp_path: Path) -> None:
         ("vllm/entrypoints/state.py", "engine_client", "engine", "sets no app.state.engine_client"),
         ("vllm/sampler.py", "def kernel", "def expand_kernel", "there is no vllm.sampler.kernel"),
         ("vllm/sampler.py", "values", "values, ends", "vllm.sampler.kernel has 3 parameters, ours has 2"),
+        ("vllm/v1/worker/gpu/sample/min_p.py", "...", "assert params.min_p", "refuses requests in 1 ways"),
+        ("vllm/v1/worker/gpu/sample/bad_words.py", 'raise ValueError("too long")', "pass", "in 1 ways"),
         ("vllm/sampler.py", "128", "64", "vllm.sampler.MAX_SPEC_LEN is 64, ours is 128"),
         ("vllm/sampler.py", "MAX_SPEC_LEN", "MOST", "vllm.sampler.MAX_SPEC_LEN is None, ours is 128"),
     ],

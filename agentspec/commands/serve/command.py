@@ -177,7 +177,8 @@ def _add_draft_options(group: argparse._ArgumentGroup) -> None:
         "--save-every-s",
         type=option_types.seconds,
         metavar="S",
-        help="seconds between two saves; it also saves at shutdown (default: 300)",
+        help="seconds between two saves; it also saves at shutdown (default: 500 times what the last save "
+        "took, but 10 to 300)",
     )
 
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentspec")
 
 DEFAULT_MAX_DRAFT = 16
-DEFAULT_SAVE_EVERY_S = 300.0
 ELSEWHERE = ", or use --engine-url for an engine elsewhere"
 
 
@@ -44,7 +43,7 @@ class EmbeddedPlan:
     Attributes:
         library: recorded answers, from the file ``trace``; None = the model's own answers.
         files: places for saved trees; its ``file``, if any, keeps the trees between runs.
-        save_every_s: seconds between two saves.
+        save_every_s: seconds between two saves; None = by what a save takes.
         is_strict: True if an unusable file stops the start; otherwise it is moved aside.
         corpus: place of the outputs that engines share; None = they stay here.
         corpus_snapshots: URL of an object store for its snapshots; None = they are in the corpus.
@@ -57,7 +56,7 @@ class EmbeddedPlan:
     trace: str | None
     library: CallLibrary | None
     files: ForestFolder
-    save_every_s: float
+    save_every_s: float | None
     is_strict: bool
     corpus: str | None
     corpus_snapshots: str | None
@@ -117,7 +116,7 @@ class EmbeddedPlan:
             engine.trace,
             _library(engine) if is_replaying else None,
             ForestFolder(_path(engine.forest_file), _path(engine.forest_folder)),
-            engine.save_every_s or DEFAULT_SAVE_EVERY_S,
+            engine.save_every_s,
             is_strict=bool(engine.strict_forest),
             corpus=engine.corpus,
             corpus_snapshots=engine.corpus_snapshots,
@@ -206,8 +205,12 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
         )
         engine.share(corpus)
         keeping = _sharing(corpus)
-    elif plan.files.file is not None and engine.trees is not None:
-        keeping = ForestAutosave(engine.trees, plan.files.file, plan.save_every_s, is_strict=plan.is_strict)
+    elif plan.files.file is not None and engine.trees is not None and forest is not None:
+        keeping = ForestAutosave(
+            *(engine.trees, plan.files.file, plan.save_every_s),
+            is_strict=plan.is_strict,
+            version=lambda: (served.stats(), forest.memory_bytes()),
+        )
     # recorded calls were made to other models
     any_model = plan.library is not None
     figures = None if corpus is None else lambda: corpus.figures().describe()

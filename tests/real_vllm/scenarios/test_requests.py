@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agentspec.wire import XARGS_FIELD
-from benchmarks.vllm.chats import load
+from benchmarks.vllm.chats import MODEL_NAME, load
 from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.server import Server
 from tests.real_vllm.support.probes import (
@@ -28,6 +28,7 @@ from tests.real_vllm.support.probes import (
 )
 from tests.real_vllm.support.servers import ours, serving
 
+IDS = list(range(1280))  # its vocabulary
 END = "<|end|>"  # end token of the bundled model
 
 
@@ -53,6 +54,40 @@ def test_what_vllm_does_not_verify_is_refused_in_its_words(server: Server, field
     assert "min_p and logit_bias" in answer.json()["error"]["message"]
     assert "not yet supported with speculative decoding" in answer.json()["error"]["message"]
     assert ask_all(server.url, [chat], 1)[0].num_tokens > 10
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"stop_token_ids": IDS[:200], "min_tokens": 2}, "stop_token_ids"),
+        ({"stop_token_ids": IDS[9:137], "min_tokens": 2}, "stop_token_ids"),  # one more with the end token
+        ({"stop_token_ids": IDS[:200], "min_tokens": 2, "n": 2, "temperature": 1}, "stop_token_ids"),
+        ({"allowed_token_ids": IDS[:1025]}, "allowed_token_ids"),
+        ({"bad_words": ["x" * 1025]}, "bad_words"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_request_without_room_in_the_sampler_ends_no_engine(
+    server: Server, fields: dict[str, Any], param: str, path: str
+) -> None:
+    """Model runner V1 has no such limits."""
+    prompt = {"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"}
+    body = {"model": MODEL_NAME, "max_tokens": 3, "temperature": 0, **prompt, **fields}
+    answer = httpx.post(f"{server.url}{path}", json=body, timeout=60)
+    if server.control("status")["model_runner"] == "V1":
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
+        assert "vLLM has room for" in answer.json()["error"]["message"]
+    assert ask_all(server.url, load(7, 57)[:1], 1)[0].num_tokens > 10
+
+
+def test_what_just_fits_into_the_sampler_is_answered(server: Server) -> None:
+    ends = {"stop_token_ids": IDS[9:136], "min_tokens": 2}
+    for fields in (ends, {"allowed_token_ids": IDS[:1024]}, {"bad_words": ["x" * 500]}):
+        body = {"model": MODEL_NAME, "prompt": "hi", "max_tokens": 3, **fields}
+        assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
 
 
 def test_places_that_hold_no_draft_are_not_counted(server: Server) -> None:

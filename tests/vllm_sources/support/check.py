@@ -54,6 +54,10 @@ def check(version: str, sources: Path, root: Path) -> Report:
     findings += server.missing_paths(package, files)
     findings += server.wrong_kernels(package, files)
     findings += server.missing_number(package, MOST_SPEC_LEN, MOST_DRAFT_TOKENS)
+    for name, most in table.LIMITS.items():
+        if number >= table.FIRST_WITH_LIMIT.get(name, OLDEST):
+            findings += server.missing_number(package, name, most)
+    findings += server.other_limits(package)
     findings += server.unknown_settings(package)
     findings += server.untagged_paths(package, number)
     findings += server.missing_state(package, files)

@@ -146,6 +146,18 @@ def missing_number(package: Package, path: str, ours: int) -> Iterator[str]:
         yield f"{path} is {theirs}, ours is {ours}"
 
 
+def other_limits(package: Package) -> Iterator[str]:
+    """Yield the sampler's files that refuse requests in more or fewer ways than we know."""
+    folder = package.root / table.SAMPLER
+    for file in sorted(folder.rglob("*.py")) if folder.is_dir() else ():
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        adding = [one for one in ast.walk(tree) if isinstance(one, FUNCTIONS) and one.name == "add_request"]
+        found = sum(isinstance(node, ast.Raise | ast.Assert) for one in adding for node in ast.walk(one))
+        if found != table.KNOWN_ERRORS.get(file.name, 0):
+            name = f"{table.SAMPLER}/{file.name}"
+            yield f"{name} refuses requests in {found} ways: is each checked before the engine?"
+
+
 def unknown_settings(package: Package) -> Iterator[str]:
     """Yield the speculative settings that nobody has judged yet, and flags that collide with ``-s``."""
     definition = package.find("vllm.config.SpeculativeConfig")

@@ -7,6 +7,7 @@ untyped value whose attributes are read and that is not here.
 from __future__ import annotations
 
 from agentspec.gateway.call import Endpoint
+from agentspec.gateway.upstreams import sampler_limits
 from agentspec.vllm_plugin.versions import FIRST_WITH_MESSAGE_TAGS, FIRST_WITH_REQUEST_METRICS
 
 FIRST_WITH_RUNNER_V2 = (0, 32)
@@ -28,6 +29,7 @@ PARAMETERS: dict[str, str | None] = {
     "engine": "vllm.v1.engine.async_llm.AsyncLLM",
     "batch": "vllm.v1.worker.gpu.input_batch.InputBatch",  # of model runner V2
     "req_states": "vllm.v1.worker.gpu.states.RequestState",
+    "app": NOT_VLLM,  # starlette's
     "arguments": NOT_VLLM,  # JSON
     "given": NOT_VLLM,  # JSON
     "answer": NOT_VLLM,  # JSON
@@ -63,7 +65,10 @@ RESULTS: dict[str, str | None] = {
 # files of ours that only later versions of vLLM load, with the first of these
 FIRST_VERSIONS = {
     f"agentspec/vllm_plugin/{name}.py": FIRST_WITH_RUNNER_V2
-    for name in ("hybrid", "planner", "ragged_graphs", "ragged_scheduler", "speculator", "streams")
+    for name in (
+        *("hybrid", "planner", "ragged_graphs", "ragged_scheduler", "sampler_limits", "speculator"),
+        "streams",
+    )
 }
 
 # names that only later versions have, and that our code does without in earlier ones
@@ -102,6 +107,19 @@ LEFT_ALONE = frozenset(
         *("dspark_draft_topk", "xpress_topc"),
     )
 )
+
+# limits of vLLM's model runner V2, and ours; bad words' have variables since 0.29
+LIMITS = {
+    "vllm.v1.worker.gpu.sample.logit_bias.MAX_NUM_ALLOWED_TOKEN_IDS": sampler_limits.MOST_ALLOWED_TOKEN_IDS,
+    "vllm.v1.worker.gpu.sample.logit_bias.MAX_NUM_LOGIT_BIAS_TOKENS": sampler_limits.MOST_LOGIT_BIASES,
+    "vllm.v1.worker.gpu.sample.logit_bias.MAX_NUM_STOP_TOKEN_IDS": sampler_limits.MOST_STOP_TOKEN_IDS,
+    "vllm.envs.VLLM_MAX_NUM_BAD_WORDS": sampler_limits.MOST_BAD_WORDS,
+    "vllm.envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS": sampler_limits.MOST_BAD_WORD_TOKENS,
+}
+FIRST_WITH_LIMIT = {name: (0, 29) for name in LIMITS if name.startswith("vllm.envs.")}
+# number of errors with which files of its sampler end the engine for one request
+SAMPLER = "vllm/v1/worker/gpu/sample"
+KNOWN_ERRORS = {"logit_bias.py": 3, "bad_words.py": 2, "logprob.py": 1}  # the last: vLLM checks it before
 
 # calls that vLLM makes in this order, on which a file of ours relies
 ORDERS = (
