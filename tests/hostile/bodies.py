@@ -207,6 +207,8 @@ BODIES: list[FieldAttack | BodyAttack] = [
     BodyAttack("100,000 keys", b"{" + b",".join(b'"k%d":1' % index for index in range(100_000)) + b"}"),
     BodyAttack("100,000 messages", b'{"messages": [' + b"{}," * 99_999 + b"{}]}"),
     BodyAttack("a long model name", b'{"model": "' + b"m" * 1_000_000 + b'"}', frozenset((400, 404))),
+    BodyAttack("tools that the model would not see", b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "tools": [{"type": "function", "function": {"name": "f"}}]}'),
+    BodyAttack("a tool whose arguments are text", b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}]}'),
     BodyAttack("warm: no lines", b"\x00", path="/agentspec/warm"),
     BodyAttack("warm: wrong types", b'{"stage": 1, "response": {}}', path="/agentspec/warm"),
     BodyAttack("warm: a stage by dots", b'{"stage": "../x", "response": "x"}', frozenset((200, 400)), "/agentspec/warm"),
