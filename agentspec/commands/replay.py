@@ -29,10 +29,10 @@ METHODS = (
 )
 DESCRIPTION = """\
 Replay recorded model calls. Each method drafts, and the record stands for the model that verifies. Outputs
-join the shared trees as they are written. Prints the speed-up on a GPU with 8 clients, tokens per step, drafted
-and accepted tokens, and the time of drafting, the fastest method first. Then, for each file and for all
-together: whether speculation is worth it on four kinds of machines, how predictable the stages are, and which
-of them pays. A method with a price (--min-prob) is judged at the one that fits.
+join the shared trees as they are written. Prints the speed-up on a GPU with 8 clients, tokens per step,
+drafted and accepted tokens, and the time of drafting, the fastest method first. Then, for each file and for
+all together: whether speculation is worth it on four kinds of machines, how predictable the stages are, and
+which of them pays. A method with a price (--min-prob) is judged at the one that fits.
 """
 
 EXAMPLES = (

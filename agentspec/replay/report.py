@@ -24,7 +24,7 @@ ALL = "all"
 def table(replayed: Mapping[str, Replayed]) -> Table:
     """Return a table with a row for each file and method, the fastest first.
 
-    Methods with a price have the figures at the price that fits, so each drafts as much as pays. The first row
+    Methods with a price have the figures at the price that fits: each drafts as much as pays. The first row
     of a file has its name.
     """
     shown = Table(title=f"replay, for {ROW_COSTS[TYPICAL]}", title_justify="left", box=SIMPLE)
