@@ -33,6 +33,14 @@ class WrittenConstraint:
 
 
 @dataclass(frozen=True, slots=True)
+class LateStop:
+    """A stop string that counts behind the first ``mark`` only, such as the beginning of a second call."""
+
+    mark: str
+    stop: str
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """Settings for choosing output tokens. The engine checks the ranges and raises RequestError.
 
@@ -75,6 +83,7 @@ class SamplingParams:
     bad_words: tuple[str, ...] = ()
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
+    late_stop: LateStop | None = None
 
 
 @dataclass(frozen=True, slots=True)

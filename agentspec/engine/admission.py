@@ -96,7 +96,7 @@ class Admission:
             eos_ids=self._eos_ids,
             stop_ids=frozenset(params.stop_token_ids),
             stream=self._tokenizer.detokenizer(),
-            stops=StopStrings(params.stop),
+            stops=StopStrings(params.stop, params.late_stop),
         )
 
     def _samplers(self, request: GenerationRequest, prompt_ids: Tokens) -> list[SamplerState]:

@@ -263,7 +263,7 @@ _CHAT_INPUT: Table = {
     **_refused("the model's own chat template is used: send chat_template_kwargs", "chat_template"),
     **_honoured("functions only", "tools"),
     **_honoured("auto, none, required, or a function by its name", "tool_choice"),
-    **_honoured("false leaves out all calls but the first", "parallel_tool_calls"),
+    **_honoured("false ends the output before a second call", "parallel_tool_calls"),
     **_harmless("built-in tools are refused, and only their calls count", "max_tool_calls"),
     **_harmless("a hint for models that were trained on it", "verbosity", "text.verbosity"),
     **_refused("send tools", "functions"),

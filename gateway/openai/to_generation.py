@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from agentspec.errors import RequestError
+from agentspec.gateway.openai.call_reader import CLOSE, OPEN
 from agentspec.gateway.openai.left_out import LeftOut
 from agentspec.gateway.openai.messages import read_messages
 from agentspec.gateway.openai.output_form import OutputForm, read_form
@@ -18,8 +19,8 @@ from agentspec.gateway.openai.schemas import (
     ResponsesBody,
     SamplingBody,
 )
-from agentspec.gateway.openai.tools import Tools, choose, read_tools
-from agentspec.generation import GenerationRequest, PromptOptions, SamplingParams
+from agentspec.gateway.openai.tools import ChosenTools, Tools, choose, read_tools
+from agentspec.generation import GenerationRequest, LateStop, PromptOptions, SamplingParams
 from agentspec.tags import Tags
 
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
@@ -45,6 +46,7 @@ def chat_request(body: ChatBody, tags: Tags, request_id: str, left_out: LeftOut)
         max_tokens=max_tokens,
         n=body.n,
         grammar=chosen.grammar,
+        late_stop=_before_second_call(body, chosen),
     )
     return _request(request_id, messages, sampling, tags, prompt_options(body), chosen.tools)
 
@@ -63,6 +65,7 @@ def responses_request(
         logprobs=(body.top_logprobs or 0) if body.has_logprobs else None,
         max_tokens=body.max_output_tokens,
         grammar=chosen.grammar,
+        late_stop=_before_second_call(body, chosen),
     )
     messages = read_input(body.input, body.instructions, left_out)
     return _request(request_id, messages, sampling, tags, prompt_options(body), chosen.tools)
@@ -112,6 +115,7 @@ def _sampling(
     max_tokens: int | None,
     n: int | None = None,
     grammar: str | None = None,
+    late_stop: LateStop | None = None,
 ) -> SamplingParams:
     return SamplingParams(
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -136,7 +140,12 @@ def _sampling(
         bad_words=tuple(body.bad_words or ()),
         min_tokens=body.min_tokens or 0,
         stop_token_ids=tuple(body.stop_token_ids or ()),
+        late_stop=late_stop,
     )
+
+
+def _before_second_call(body: ChatBody | ResponsesBody, chosen: ChosenTools) -> LateStop | None:
+    return LateStop(CLOSE, OPEN) if chosen.tools and body.parallel_tool_calls is False else None
 
 
 def _prompts(prompt: object) -> list[Prompt]:

@@ -31,7 +31,7 @@ MAX_WRITTEN_CHARS = 1 << 16
 _SCHEMA_RULE = re.compile(r"^(\w+): %json (.*)$", re.MULTILINE)
 # between two JSON tokens: a space or two, or a line break with an indentation. A model that may go on with
 # white space can do so up to its limit, and trees would learn it
-JSON_SPACE = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{0,2}(\r?\n[ \t]{0,32})?"}
+JSON_SPACE = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{0,2}(\r?\n[ \t]{0,20})?"}
 
 
 class GrammarCompiler:

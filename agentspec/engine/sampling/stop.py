@@ -7,21 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agentspec.generation import LateStop
+
 
 class StopStrings:
     """Cuts a stream of text before the first stop string.
 
     No character of a stop string is ever let through. What may still become one is held back, and
     no more than that: at most ``len(longest stop string) - 1`` characters.
+
+    Args:
+        late: one more stop string, once its mark has been seen.
     """
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], late: LateStop | None = None) -> None:
         self._stops = tuple(stops)
+        self._late = late
+        self._before = ""  # end of the text that was shown, perhaps a part of the mark
         self._held = ""
         self.is_hit = False
 
     def __bool__(self) -> bool:
-        return bool(self._stops)
+        return bool(self._stops) or self._late is not None
 
     def push(self, text: str, *, is_early: bool = False) -> str:
         """Take new text; return what may be shown of it. Nothing is shown once a stop was hit. O(text).
@@ -30,20 +37,33 @@ class StopStrings:
         """
         if self.is_hit:
             return ""
-        text = self._held + text
-        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0 and not is_early]
-        if starts:
-            self.is_hit = True
-            self._held = ""
-            return text[: min(starts)]
-        shown = len(text) - self._num_held(text)
-        self._held = text[shown:]
-        return text[:shown]
+        text, self._held = self._held + text, ""
+        if self._late is None:
+            return self._cut(text, is_early)
+        joined = self._before + text
+        start = joined.find(self._late.mark)
+        if start < 0:
+            shown = self._cut(text, is_early)
+            self._before = (self._before + shown)[1 - len(self._late.mark) :]
+            return shown
+        end = start + len(self._late.mark) - len(self._before)
+        shown = self._cut(text[:end], is_early)
+        self._stops, self._late = (*self._stops, self._late.stop), None
+        return shown + self.push(text[end:], is_early=is_early)
 
     def flush(self) -> str:
         """Return the withheld text: the output ended without a stop string."""
         held, self._held = self._held, ""
         return held
+
+    def _cut(self, text: str, is_early: bool) -> str:
+        starts = [start for stop in self._stops if (start := text.find(stop)) >= 0 and not is_early]
+        if starts:
+            self.is_hit = True
+            return text[: min(starts)]
+        shown = len(text) - self._num_held(text)
+        self._held = text[shown:]
+        return text[:shown]
 
     def _num_held(self, text: str) -> int:
         """Length of the longest end of ``text`` that a stop string starts with."""

@@ -144,7 +144,8 @@ class Tokenizer:
         """
         found = []
         for word in words:
-            plain, spaced = (tuple(self.encode(space + word.lstrip()).tolist()) for space in ("", " "))
+            bare = word.lstrip() or word
+            plain, spaced = (tuple(self.encode(space + bare).tolist()) for space in ("", " "))
             if not plain:
                 raise RequestError(f"bad_words: there are no tokens for {word!r}", param="bad_words")
             found.append(plain)

@@ -203,7 +203,7 @@ def test_white_space_is_bounded(
     for text in (
         json.dumps(value),
         json.dumps(value, indent=2),
-        json.dumps(value, indent=8),
+        json.dumps(value, indent=5),
         json.dumps(value, indent="\t"),
         json.dumps(value, separators=(",", ":")),
         '{ "a" : [ ] }',
@@ -215,7 +215,7 @@ def test_white_space_is_bounded(
         "{" + "\n" * 2,
         '{"a": [' + "\n \n",
         '{"a": [' + "\t" * 3,
-        "{\n" + " " * 33,
+        "{\n" + " " * 21,
         '{"a": []' + " \n" * 2,
         " {",
     ):

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from agentspec.engine.sampling.stop import StopStrings
+from agentspec.generation import LateStop
 
 
 def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
@@ -61,3 +62,37 @@ def test_agrees_with_a_search_in_the_whole_text_however_it_is_cut() -> None:
         done = whole[: min(ends)]
         start = min(done.find(stop) for stop in stops if stop in done)
         assert run(stops, pieces) == (whole[:start], True)
+
+
+def test_a_stop_string_in_early_text_is_text() -> None:
+    checker = StopStrings(["END"])
+    assert checker.push("a END b E", is_early=True) == "a END b "
+    assert checker.push("ND c") == ""
+    assert checker.is_hit
+
+
+LATE = LateStop("</call>", "<call>")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("<call>1</call>\n<call>2</call>", "<call>1</call>\n"),
+        ("<call>1<call>2</call> x <call>", "<call>1<call>2</call> x "),
+        ("<call>1</call></call><cal l>", "<call>1</call></call><cal l>"),
+        ("</call></call><call>", "</call></call>"),
+        ("no mark <call> <call>", "no mark <call> <call>"),
+        ("<call>1</call>;<call>", "<call>1</call>"),
+        ("; </call><call>", ""),
+    ],
+)
+def test_a_late_stop_string_counts_behind_its_mark_however_the_text_is_cut(text: str, shown: str) -> None:
+    rng = random.Random(3)
+    for _ in range(200):
+        cuts = sorted(rng.choices(range(len(text) + 1), k=rng.randint(0, 8)))
+        checker = StopStrings([";"], LATE)
+        pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+        got = "".join(checker.push(piece) for piece in pieces)
+        got += "" if checker.is_hit else checker.flush()
+        assert got == shown, pieces
+        assert checker.is_hit == (shown != text)

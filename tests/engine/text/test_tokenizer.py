@@ -452,3 +452,19 @@ def test_tags_that_are_tokens_are_text(own: Path, is_special: bool, decoder: Any
     assert "".join(stream.push([token]) for token in ids.tolist()) + stream.flush() == text
     assert tokenizer.think_tags(ids[:1]) == "open"
     assert tokenizer.decode([*ids, min(tokenizer.eos_ids)]) == text  # other special tokens stay no text
+
+
+def test_bad_words_are_those_of_vllm(tokenizer: Tokenizer) -> None:
+    """A word after a space counts if that makes another first token and as many tokens."""
+
+    def ids(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer.encode(text).tolist())
+
+    found = tokenizer.encode_words(["SELECT", "  name", "\n", "name"])
+    for text in ("SELECT", "name", "\n"):
+        assert ids(text) in found
+        is_other = len(ids(f" {text}")) == len(ids(text)) and ids(f" {text}")[0] != ids(text)[0]
+        assert (ids(f" {text}") in found) == is_other
+    assert len(set(found)) == len(found)
+    with pytest.raises(RequestError, match="bad_words: there are no tokens for ''"):
+        tokenizer.encode_words([""])
