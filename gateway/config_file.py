@@ -14,10 +14,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError
-from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq, TaggedScalar
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -25,10 +24,16 @@ from ruamel.yaml.scalarbool import ScalarBoolean
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.environment import unknown_variables
-from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
+from agentspec.gateway.settings import ENVIRONMENT_PREFIX, KeySettings, Settings
+from agentspec.gateway.yaml_limits import LimitError, load_bounded, read_bounded
 
 SECRETS = frozenset(("api_key", "control_token", "sha256", "admin_key_sha256"))
 _DUPLICATE = re.compile(r'found duplicate key "(.*?)" with')
+MAX_MISTAKES = 20  # that one message names
+MAX_CUTS = 8  # groups at the end of a file that are tried without
+KEYS_VARIABLE = f"{ENVIRONMENT_PREFIX}KEYS"
+_GROUP = re.compile(r"\w")  # a line at the left margin
+_KEYS: TypeAdapter[tuple[KeySettings, ...]] = TypeAdapter(tuple[KeySettings, ...])
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 logger = logging.getLogger("agentspec.gateway")
@@ -36,13 +41,18 @@ logger = logging.getLogger("agentspec.gateway")
 Location = tuple[str | int, ...]
 
 
-def load_settings(path: Path | None) -> Settings:
+def load_settings(path: Path | None, raw: bytes | None = None) -> Settings:
     """Return the settings from the file at ``path`` and the environment, or from the environment only.
+
+    Takes a second for thousands of API keys: in a running gateway, call it in a thread.
+
+    Args:
+        raw: content of the file, if it was read already.
 
     Raises:
         ConfigError: the file can't be read, or values are wrong; each is named with its place.
     """
-    tree = None if path is None else _parsed(path)
+    tree = None if path is None else _parsed(path, read_bounded(path) if raw is None else raw)
     unknown = unknown_variables(os.environ, set(_variables(tree)))
     if unknown:
         logger.warning("no setting, and ignored: %s", ", ".join(f"${name}" for name in unknown))
@@ -50,17 +60,44 @@ def load_settings(path: Path | None) -> Settings:
     try:
         return Settings(**values)
     except ValidationError as error:
-        raise ConfigError("\n".join(_lines(error.errors(include_url=False), tree, path))) from None
+        errors = error.errors(include_url=False)
+        more = [f"and {len(errors) - MAX_MISTAKES} more"] if len(errors) > MAX_MISTAKES else []
+        raise ConfigError("\n".join([*_lines(errors[:MAX_MISTAKES], tree, path), *more])) from None
     except SettingsError as error:  # a variable that should be JSON
         raise ConfigError(f"the environment: {error}") from None
 
 
-def _parsed(path: Path) -> CommentedMap | None:
+def readable_keys(raw: bytes, path: Path) -> tuple[KeySettings, ...] | None:
+    """Return the API keys of a file with mistakes elsewhere; None if its list of keys can't be trusted.
+
+    The list counts if it is valid by itself, and if everything up to its end is YAML: it is not cut off then.
+    """
+    try:
+        tree = _before_mistake(raw.decode(), path)
+        given = None if tree is None or KEYS_VARIABLE in os.environ else _plain(tree.get("keys"), path, 1)
+        return None if given is None else _KEYS.validate_python(given)
+    except (ConfigError, UnicodeDecodeError, ValidationError):
+        return None
+
+
+def _before_mistake(text: str, path: Path) -> CommentedMap | None:
+    """Return the groups that end before the first mistake in the YAML."""
+    lines = text.splitlines(keepends=True)
+    begins = [number for number, line in enumerate(lines) if _GROUP.match(line)]
+    for end in (len(lines), *begins[: -MAX_CUTS - 1 : -1]):
+        try:
+            return _parsed(path, "".join(lines[:end]).encode())
+        except ConfigError:
+            continue
+    return None
+
+
+def _parsed(path: Path, raw: bytes) -> CommentedMap | None:
     """Return the file's mapping with line numbers; None if it is empty."""
     try:
-        tree = YAML().load(path.read_text(encoding="utf-8"))  # YAML 1.2: a tenant may be called "no"
-    except OSError as error:
-        raise ConfigError(f"can't read {str(path)!r}: {error.strerror}") from None
+        tree = load_bounded(raw.decode())
+    except LimitError as error:
+        raise ConfigError(f"{path}{_mark(error)}: {error.problem}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{str(path)!r} is no UTF-8 text") from None
     except DuplicateKeyError as error:  # its text shows values, which may be secret

@@ -126,7 +126,7 @@ class GatewayServer(uvicorn.Server):
 
     def _handle_hangup(self, sig: int, frame: FrameType | None) -> None:
         if self._loop is not None and self._reload is not None:
-            self._loop.call_soon_threadsafe(self._reload.ask)
+            self._loop.call_soon_threadsafe(self._reload.ask, self._reload.version())
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Shut down gracefully on the first signal, immediately on the second."""

@@ -125,6 +125,7 @@ def test_the_gateway_knows_no_adapter_no_engine_and_no_tree() -> None:
 
 GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier ones and its own contents
     ("errors", "settings"),
+    ("yaml_limits",),
     ("call", "environment", "principal", "reload"),
     ("served_paths",),
     ("http",),

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  (one row per line)
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.errors import ConfigError
+from agentspec.gateway import yaml_limits
 from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.settings import Settings
 
@@ -100,6 +102,85 @@ def test_an_error_names_its_place(file: Path, text: str, said: str) -> None:
         load_settings(file)
     assert str(file) in str(caught.value)
     assert said in str(caught.value)
+
+
+def bomb(levels: int) -> str:
+    """Return a file of some hundred bytes that stands for 9 to the power of ``levels`` values."""
+    lines = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, levels)]
+    return "\n".join(["a0: &a0 [x]", *lines])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (bomb(9), "its aliases stand for more than 100000 values"),
+        (bomb(40), "its aliases stand for more than 100000 values"),
+        ("keys: &k [*k]", "stands for a part of itself"),
+        ("a: &a {b: &b [*a]}", "stands for a part of itself"),
+        ("\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [*a{n - 1}]" for n in range(1, 900))]), "or 32 levels"),
+        ("\n".join(["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 40))]), "stand for"),
+        ("[" * 3_000, "nested more than 32 deep"),
+        ("{" * 3_000, "nested more than 32 deep"),
+        ("- " * 3_000, "nested more than 32 deep"),
+        ("? " * 3_000, "nested more than 32 deep"),
+        ("[\n" * 3_000, "nested more than 32 deep"),
+        ("server: " + "[" * 40 + "]" * 40, ":1: it is nested more than 32 deep"),
+        ("\n".join("  " * n + f"k{n}:" for n in range(40)), "nested more than 32 deep"),
+        ("#" * (2 << 20) + "\n", "has more than 2097152 bytes"),
+        ("server: {port: " + "9" * 5_000 + "}", "this is no YAML"),
+        ("server: \x00", "this is no YAML"),
+    ],
+)  # fmt: skip
+def test_a_file_beyond_the_limits_is_refused_at_once(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    assert str(file) in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_aliases_within_the_limits(file: Path) -> None:
+    file.write_text(f"""\
+keys:
+  - &key {{sha256: {DIGEST}, tenant: acme, requests_per_minute: &most 60}}
+  - {{<<: *key, sha256: {"cd" * 32}}}
+limits: {{num_stage_labels: *most}}
+""")
+    settings = load_settings(file)
+    assert [key.tenant for key in settings.keys] == ["acme", "acme"]
+    assert settings.limits.num_stage_labels == 60
+
+
+def test_thousands_of_keys_are_within_the_limits(file: Path) -> None:
+    lines = (f"  - {{sha256: a{number:063x}, tenant: t{number}}}\n" for number in range(2_000))
+    file.write_text("keys:\n" + "".join(lines))
+    assert len(load_settings(file).keys) == 2_000
+
+
+def test_a_number_of_values(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_limits, "MAX_NODES", 99)
+    file.write_text("retries: {statuses: [" + ", ".join(["503"] * 94) + "]}")
+    assert load_settings(file).retries.statuses == {503}
+    file.write_text("retries: {statuses: [" + ", ".join(["503"] * 95) + "]}")
+    with pytest.raises(ConfigError, match=r"agentspec\.yaml:1: it has more than 99 values"):
+        load_settings(file)
+
+
+def test_many_mistakes_are_a_short_message(file: Path) -> None:
+    file.write_text("keys:\n" + "  - {sha256: x}\n" * 500)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    *first, last = str(caught.value).splitlines()
+    assert len(first) == 20
+    assert last == "and 480 more"
+
+
+def test_what_is_no_text_is_no_file(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is no UTF-8 text"):
+        load_settings(file)
+    with pytest.raises(ConfigError, match="can't read"):
+        load_settings(file.parent)
 
 
 def test_scalars_are_plain(file: Path) -> None:

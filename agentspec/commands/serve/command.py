@@ -351,7 +351,9 @@ def _serve_gateway(options: ServeOptions, plan: Plan, sharing: Sharing | None) -
                 grace_s=server.grace_s,
                 on_ready=lambda: _say_ready(name, server.host, bound.getsockname()[1]),
                 engine=process,
-                reload=Reload(options.config, running.apply) if options.config and running else None,
+                reload=Reload(options.config, running.read, running.salvage)
+                if options.config and running
+                else None,
                 runtime=runtime,
             )
 

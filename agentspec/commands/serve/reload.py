@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from agentspec.commands.serve.settings import (
 )
 from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet, RuntimeConfig, Upstream
-from agentspec.gateway.settings import Settings
+from agentspec.gateway.config_file import readable_keys
+from agentspec.gateway.settings import KeySettings, Settings
 
 RUNTIME_SETTINGS = ("keys", "admin_key_sha256", "limits", "server.allow_open", "server.cors_origins")
 FLEET_SETTINGS = ("routing", "timeouts", "retries", "health")
@@ -70,13 +71,42 @@ class RunningSettings:
             self._engines(upstream),
         )
 
-    def apply(self) -> None:
-        """Read all settings again, apply the live ones, and log the changes.
+    def read(self, raw: bytes) -> Callable[[], None]:
+        """Read all settings again, from ``raw``, the file's content. Safe in any thread.
+
+        Returns:
+            What applies the live settings and logs the changes; for the event loop. Raises ConfigError or
+            StageError if they would open the gateway. Nothing has changed then.
 
         Raises:
-            ConfigError, StageError: the settings are wrong, or would open the gateway. Nothing has changed.
+            ConfigError: the settings are wrong.
         """
-        settings = read_settings(self._options)
+        settings = read_settings(self._options, raw)
+        return lambda: self._apply(settings)
+
+    def salvage(self, raw: bytes) -> Callable[[], None]:
+        """Read from a file with mistakes which API keys it still lists. Safe in any thread.
+
+        Returns:
+            What revokes the others; for the event loop. Nothing else changes, and no key is added.
+        """
+        assert self._options.config is not None
+        listed = readable_keys(raw, self._options.config)
+        return lambda: None if listed is None else self._revoke(listed)
+
+    def _revoke(self, listed: Sequence[KeySettings]) -> None:
+        known = {(key.sha256.lower(), key.tenant) for key in listed}
+        kept = tuple(key for key in self._now.keys if (key.sha256.lower(), key.tenant) in known)
+        num_gone = len(self._now.keys) - len(kept)
+        settings = self._now.model_copy(update={"keys": kept})
+        runtime = runtime_config_of(settings, self._options, self._runtime)
+        if not num_gone or not runtime.keys:  # without keys the gateway would be open
+            return
+        self._runtime.keys = runtime.keys
+        self._now = settings
+        logger.warning("revoked %d API keys, which the file with mistakes no longer lists", num_gone)
+
+    def _apply(self, settings: Settings) -> None:
         runtime = runtime_config_of(settings, self._options, self._runtime)
         self._check(settings, runtime)
         num_keys = len(self._runtime.keys)

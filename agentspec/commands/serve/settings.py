@@ -40,13 +40,15 @@ COLLECTOR_VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES
 HIDDEN = "(hidden)"
 
 
-def read_settings(options: ServeOptions) -> Settings:
+def read_settings(options: ServeOptions, raw: bytes | None = None) -> Settings:
     """Return the settings in force: the file's, the environment's, and the options before both.
+
+    ``raw``: the file's content, if it was read already.
 
     Raises:
         ConfigError: a setting is wrong, or there are both running engines and one to be started.
     """
-    settings = load_settings(options.config)
+    settings = load_settings(options.config, raw)
     changes: dict[str, Any] = {"server": settings.server.model_copy(update=options.server)}
     if options.engine_timeout_s is not None:
         silence = {"first_byte_s": options.engine_timeout_s, "idle_s": options.engine_timeout_s}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -21,6 +22,7 @@ from agentspec.commands.serve.reload import RunningSettings
 from agentspec.commands.serve.settings import fleet_of, read_settings, runtime_config_of
 from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet
+from agentspec.gateway.errors import AuthError
 from agentspec.gateway.reload import Reload
 from agentspec.gateway.settings import Settings
 from tests.support.serving import serving
@@ -68,7 +70,7 @@ class Running:
 
     def become(self, text: str) -> None:
         self.file.write_text(text)
-        self.settings.apply()
+        self.settings.read(self.file.read_bytes())()
 
     def state(self) -> tuple[object, ...]:
         runtime = self.runtime
@@ -120,7 +122,7 @@ def test_every_shorter_piece_of_a_file_keeps_it_closed(file: Path) -> None:
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
         with suppress(ConfigError):
-            running.settings.apply()
+            running.settings.read(whole[:size])()
         assert running.runtime.keys
         assert running.runtime.admin_key is not None
 
@@ -190,19 +192,205 @@ def test_the_log_names_what_changed_and_what_waits(file: Path, caplog: pytest.Lo
     assert "restart" not in caplog.text
 
 
+def opened(running: Running, *names: str) -> list[str]:
+    """Return which keys of :func:`keys` are valid."""
+
+    def is_valid(name: str) -> bool:
+        with suppress(AuthError):
+            return running.runtime.keys.principal(name).tenant == name
+        return False
+
+    return [name for name in names if is_valid(name)]
+
+
+BAD = "limits: {head_s: -1}\n"
+BROKEN = "limits: {head_s: [\n"
+WHOLE = keys("acme", "bolt", "cora")
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (keys("acme") + BAD, ["acme"]),
+        (BAD + keys("acme"), ["acme"]),
+        (keys("acme") + BROKEN, ["acme"]),
+        (keys("acme") + BROKEN + "routing: {spill: 2}\n" + BAD, ["acme"]),
+        (keys("acme", "new") + BAD, ["acme"]),  # none is added
+        (WHOLE + BAD, ["acme", "bolt", "cora"]),
+        (keys("acme", "bolt").replace("tenant: acme", "tenant: other") + BAD, ["bolt"]),
+        (BROKEN + keys("acme"), ["acme", "bolt", "cora"]),
+        (keys("acme").removesuffix("]\n") + "\n" + BAD, ["acme", "bolt", "cora"]),
+        (keys("acme") + "keys: []\n", ["acme"]),  # the second list is the mistake
+        (keys("acme").replace("sha256", "sha") + BAD, ["acme", "bolt", "cora"]),
+        (keys("acme").replace("tenant: acme", "requests_per_minute: many") + BAD, ["acme", "bolt", "cora"]),
+        ("keys: [{sha256: '${NOTHING_HERE}'}]\n" + BAD, ["acme", "bolt", "cora"]),
+        ("keys: []\n" + BAD, []),
+        ("keys:\n" + BAD, ["acme", "bolt", "cora"]),
+        (BAD, ["acme", "bolt", "cora"]),
+        (BROKEN, ["acme", "bolt", "cora"]),
+        ("", ["acme", "bolt", "cora"]),
+    ],
+)
+def test_a_file_with_mistakes_revokes_the_keys_that_it_no_longer_lists(
+    file: Path, text: str, left: list[str]
+) -> None:
+    running = Running(file, ENGINE + WHOLE + OPERATOR, "--api-key", "mine=bolt")
+    before = running.state()[1:]
+    running.settings.salvage((ENGINE + text).encode())()
+    assert opened(running, "acme", "bolt", "cora", "new") == left
+    assert running.runtime.keys.principal("mine").tenant == "bolt"
+    assert running.state()[1:] == before
+    assert not running.applied
+    running.become(ENGINE + WHOLE + OPERATOR)  # mended
+    assert opened(running, "acme", "bolt", "cora") == ["acme", "bolt", "cora"]
+
+
+def test_no_revocation_opens_the_gateway(file: Path) -> None:
+    running = Running(file, ENGINE + keys("acme") + OPERATOR)
+    running.settings.salvage((ENGINE + keys("new") + BAD).encode())()
+    assert opened(running, "acme", "new") == ["acme"]
+    assert running.runtime.keys
+
+
+class Log:
+    """Steps of a reload that only write down what they are given. A content with "bad" is bad.
+
+    After ``num_wanted`` versions the reload is cancelled.
+    """
+
+    num_wanted = 0
+
+    def __init__(self, file: Path) -> None:
+        self.tried: list[str] = []
+        self.in_force: list[str] = []
+        self.salvaged: list[str] = []
+        self.reload = Reload(file, self.read, self.salvage)
+
+    def read(self, raw: bytes) -> Callable[[], None]:
+        self.tried.append(raw.decode())
+        if b"bad" in raw:
+            raise ConfigError("bad")
+        return lambda: self.put(raw.decode())
+
+    def put(self, text: str) -> None:
+        self.in_force.append(text)
+        if len(self.in_force) == self.num_wanted:
+            raise asyncio.CancelledError
+
+    def salvage(self, raw: bytes) -> Callable[[], None]:
+        return lambda: self.salvaged.append(raw.decode())
+
+
 def test_a_file_is_read_when_two_looks_found_it_the_same(file: Path) -> None:
     file.write_text("one")
-    reload = Reload(file, lambda: None)
-    assert not reload.has_changed()
+    log = Log(file)
+    assert log.reload.look() is None
     file.write_text("half")  # a save in two writes
-    assert not reload.has_changed()
+    assert log.reload.look() is None
     file.write_text("half and half")
-    assert not reload.has_changed()
-    assert reload.has_changed()
-    reload.read()
-    assert [reload.has_changed(), reload.has_changed()] == [False, False]
+    assert log.reload.look() is None
+    version = log.reload.look()
+    assert version is not None
+    asyncio.run(log.reload.read(version))
+    assert log.in_force == ["half and half"]
+    assert [log.reload.look(), log.reload.look()] == [None, None]
     file.unlink()
-    assert [reload.has_changed(), reload.has_changed()] == [False, True]
+    assert log.reload.look() is None
+    gone = log.reload.look()
+    assert gone is not None
+    asyncio.run(log.reload.read(gone))
+    assert (log.tried, log.salvaged) == (["half and half"], [])
+
+
+@pytest.mark.parametrize(
+    ("seen", "in_force"),
+    [
+        (["good", "bad"], ["good"]),  # the good one was replaced before it was seen twice
+        (["first", "second", "bad"], ["second"]),
+        (["first", "bad too", "bad"], ["first"]),
+        (["ba", "bad"], []),  # a bad one, half written
+        (["bad", "good"], ["good"]),
+        (["bad"], []),
+    ],
+)
+def test_the_newest_good_version_that_a_look_found(file: Path, seen: list[str], in_force: list[str]) -> None:
+    file.write_text("start")
+    log = Log(file)
+    for text in seen:
+        file.write_text(text)
+        assert log.reload.look() is None
+    version = log.reload.look()
+    assert version is not None
+    asyncio.run(log.reload.read(version))
+    assert log.in_force == in_force
+    assert log.salvaged == ([seen[-1]] if seen[-1] == "bad" else [])
+
+
+def test_versions_that_signals_asked_for_are_all_read_in_order(file: Path) -> None:
+    file.write_text("start")
+    log = Log(file)
+    for text in ("first", "bad", "first again"):
+        file.write_text(text)
+        log.reload.ask(log.reload.version())
+
+    log.num_wanted = 2
+    with suppress(asyncio.CancelledError):
+        asyncio.run(log.reload.run())
+    assert log.tried == ["first", "bad", "first again"]
+    assert log.in_force == ["first", "first again"]
+    assert log.salvaged == ["bad"]
+
+
+@pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.mkdir(), lambda path: None])
+def test_what_is_no_file_holds_nothing_up(file: Path, make: Callable[[Path], None]) -> None:
+    file.write_text("start")
+    log = Log(file)
+    file.unlink()
+    make(file)
+    assert log.reload.look() is None
+    version = log.reload.look()
+    assert version is not None
+    asyncio.run(log.reload.read(version))
+    assert (log.tried, log.salvaged) == ([], [])
+
+
+def test_a_reload_of_many_keys_does_not_stop_the_event_loop(file: Path) -> None:
+    """The event loop runs while the file is parsed."""
+    names = [f"k{number}" for number in range(1_000)]
+    running = Running(file, ENGINE + keys(*names))
+    reload = Reload(file, running.settings.read, running.settings.salvage)
+    file.write_text(ENGINE + keys(*names[1:]))
+    num_turns = 0
+
+    async def turn() -> None:
+        nonlocal num_turns
+        reading = asyncio.create_task(reload.read(reload.version()))
+        while not reading.done():
+            num_turns += 1
+            await asyncio.sleep(0.001)
+
+    asyncio.run(turn())
+    assert len(running.runtime.keys) == 999
+    assert num_turns > 10
+
+
+def test_a_revoked_key_stays_out_when_the_next_version_is_bad(file: Path) -> None:
+    def opens(name: str) -> bool:
+        given = {"authorization": f"Bearer {name}"}
+        return httpx.get(f"{root}/v1/models", headers=given, trust_env=False).status_code == 200
+
+    file.write_text(keys("acme", "bolt") + OPERATOR)
+    with serving("--config", str(file), "--draft", "off") as (process, url):
+        root = url.removesuffix("/v1")
+        assert process.stderr is not None
+        assert [opens("acme"), opens("bolt")] == [True, True]
+        for text in (keys("acme") + OPERATOR, keys("acme") + OPERATOR + BROKEN):
+            file.write_text(text)
+            os.kill(process.pid, signal.SIGHUP)
+        next(line for line in process.stderr if "stays as it was" in line)
+        while opens("bolt"):  # a moment later
+            pass
+        assert opens("acme")
 
 
 def test_a_running_gateway_stays_closed_when_its_file_is_cut_off(file: Path) -> None:
