@@ -81,20 +81,23 @@ def _form(param: str, kind: str, value: Any) -> Iterator[OutputForm]:
     if kind == "json_object":
         yield OutputForm(param, {})
     elif kind == "json":
-        yield OutputForm(param, _parsed(param, value) if isinstance(value, str) else value)
+        yield OutputForm(param, _schema(param, value))
     elif kind == "choice":
-        yield OutputForm(param, written=WrittenConstraint("choice", json.dumps(value)))
+        yield OutputForm(param, written=WrittenConstraint("choice", json.dumps([*dict.fromkeys(value)])))
     else:
         yield OutputForm(param, written=WrittenConstraint("regex" if kind == "regex" else "grammar", value))
 
 
-def _parsed(param: str, text: str) -> Mapping[str, Any]:
-    try:
-        schema = json.loads(text)
-    except (ValueError, RecursionError):
-        schema = None
+def _schema(param: str, given: Any) -> Mapping[str, Any]:
+    """Return a JSON schema that is an object, or the text of one."""
+    schema = given
+    if isinstance(given, str):
+        try:
+            schema = json.loads(given)
+        except (ValueError, RecursionError):
+            schema = None
     if not isinstance(schema, dict):
-        raise RequestError(f"{param} must be a JSON schema, an object, not {text[:80]!r}", param=param)
+        raise RequestError(f"{param} must be a JSON schema, an object, not {str(given)[:80]!r}", param=param)
     return schema
 
 

@@ -53,7 +53,7 @@ class StreamOptions(_Strict):
 class StructuredOutputs(_Strict):
     """vLLM's ``structured_outputs``."""
 
-    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_: Any = Field(None, alias="json")
     regex: str | None = None
     choice: Annotated[list[str] | None, Field(min_length=1)] = None
     grammar: str | None = None
@@ -121,7 +121,7 @@ class SamplingBody(_Strict):
     min_tokens: int | None = Field(None, ge=0)
     stop_token_ids: list[TokenId] | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | str | None = None
+    guided_json: Any = None
     guided_regex: str | None = None
     guided_choice: Annotated[list[str] | None, Field(min_length=1)] = None
     guided_grammar: str | None = None

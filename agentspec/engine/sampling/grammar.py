@@ -28,6 +28,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 FEW_LEVELS = 200
 STACK_BYTES = 256 << 20
 MAX_WRITTEN_CHARS = 1 << 16
+MAX_REASON_CHARS = 500
 _SCHEMA_RULE = re.compile(r"^(\w+): %json (.*)$", re.MULTILINE)
 # between two JSON tokens: a space or two, or a line break with an indentation. A model that may go on with
 # white space can do so up to its limit, and trees would learn it
@@ -112,7 +113,7 @@ class GrammarCompiler:
         try:
             if len(written.text) > MAX_WRITTEN_CHARS:
                 raise ValueError(f"it has more than {MAX_WRITTEN_CHARS} characters")
-            compiled = grammar_from(written.kind, written.text)
+            compiled = _in_the_librarys_form(written)
             return self._compiled(compiled, len(compiled))  # at most a level per character
         except ValueError as error:
             raise RequestError(
@@ -138,7 +139,7 @@ class GrammarCompiler:
         if not matcher.is_error():
             matcher.compute_bitmask()  # some grammars fail only here
         if matcher.is_error():
-            raise ValueError(matcher.get_error())
+            raise ValueError(_reason(matcher))
         return Grammar(matcher, self._vocab_size, self._eos_ids, text, num_levels)
 
     def _matcher(self, text: str, num_levels: int) -> LLMatcher:
@@ -267,7 +268,20 @@ class Grammar:
         if tokens:
             self._matcher.consume_tokens(tokens)
         if self._matcher.is_error():  # perhaps since the last mask: then it allowed only eos
-            raise EngineError(f"the JSON grammar could not be followed: {self._matcher.get_error()!r}")
+            raise EngineError(f"the grammar could not be followed: {_reason(self._matcher)!r}")
+
+
+def _in_the_librarys_form(written: WrittenConstraint) -> str:
+    """Return the library's form of a constraint. Raises ValueError."""
+    if written.kind != "choice":
+        return grammar_from(written.kind, written.text)
+    texts = map(json.dumps, json.loads(written.text))  # one terminal: thousands of rules are too many
+    return LLMatcher.grammar_from_lark(f"start: CHOICE\nCHOICE: {' | '.join(texts)}")
+
+
+def _reason(matcher: LLMatcher) -> str:
+    """Return the library's error without the grammar and the state that it appends."""
+    return str(matcher.get_error().partition("<state>")[0].strip()[:MAX_REASON_CHARS])
 
 
 def _enforceable(

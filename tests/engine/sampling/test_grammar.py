@@ -226,6 +226,8 @@ def test_white_space_is_bounded(
     ("kind", "text", "right", "wrong"),
     [
         ("regex", r"[0-9]{2}-[ab]*", "12-ab", "1-"),
+        ("choice", json.dumps([f"a{number}" for number in range(5000)]), "a4711", "b"),
+        ("choice", '["", "b"]', "", "a"),
         ("choice", '["SELECT 1", "", "a/b"]', "a/b", "b"),
         ("grammar", 'root ::= "x" digits\ndigits ::= [0-9]+', "x42", "xy"),
         ("grammar", 'start: "x" /[0-9]+/', "x42", "xy"),

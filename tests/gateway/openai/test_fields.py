@@ -309,6 +309,8 @@ def test_how_a_prompt_ends(
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"json_object": False}}, "structured_outputs"),
         ({"structured_outputs": {"json": "["}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": True}}, "structured_outputs.json"),
+        ({"guided_json": [SCHEMA]}, "guided_json"),
         ({"structured_outputs": {"json": "[" * 100_000}}, "structured_outputs.json"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"guided_json": "3"}, "guided_json"),
