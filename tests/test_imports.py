@@ -248,7 +248,7 @@ def test_ray_stays_in_its_package() -> None:
 def test_only_the_forest_the_steps_the_replay_and_doctor_know_the_native_core() -> None:
     # trees without a forest around them
     simulated = {f"{REPLAY}.drafters.{name}" for name in ("drafter", "stage_trees")}
-    forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence")}
+    forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence", "model_table")}
     build_facts = "agentspec.doctor.cpu_features"
     assert users_of("agentspec._native", "_native") == forest | simulated | {"agentspec.steps", build_facts}
 

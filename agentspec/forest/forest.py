@@ -355,7 +355,7 @@ class Forest:
         self._core.forget(np.array(holders, np.uint64), tokens)
 
     def model_states(self) -> list[bytes]:
-        """Return the states of the stages' acceptance models, the most recently used first."""
+        """Return the states of the acceptance models: of stages, and those that several of them share."""
         return [saved.state for saved in persistence.models(self._core, self._trees)]
 
     # ---- models of other engines ----
@@ -379,7 +379,7 @@ class Forest:
             wants: says whose models to ask. The others keep what they have learned for a later call.
         """
         ready = self._core.models_with_updates()
-        names = {model: StageKey(*name) for name, model in self._trees.models()} if ready else {}
+        names = {model: StageKey(*name) for name, model in self._trees.models() if name[1]} if ready else {}
         updates = []
         for model in [one for one in ready if one in names and wants(names[one])][:_MOST_UPDATES]:
             with contextlib.suppress(UnknownRequestError):  # it was dropped meanwhile
@@ -389,8 +389,8 @@ class Forest:
     def merge_model(self, stage: StageKey, update: bytes) -> None:
         """Add to a stage's model what that of another engine has learned.
 
-        Each number becomes the mean of both, by the outcomes behind it. Without room for a new model, nothing
-        happens.
+        Each number becomes the mean of both, by the outcomes behind it. Without room for a new model, the
+        model that the tenant's stages share learns it, if there is one.
 
         Raises:
             ConfigError: the update is not one of :meth:`take_model_updates`.
@@ -403,7 +403,8 @@ class Forest:
     def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
         """Forget what the models of a stage, and of all stages below it, have learned. ``()`` means all.
 
-        Live requests keep their model until they end.
+        The model that the tenant's stages share is forgotten as a whole. Live requests keep their model
+        until they end.
         """
         self._trees.drop_models(tenant, path)
 

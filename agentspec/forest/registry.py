@@ -19,6 +19,7 @@ from agentspec._native import MODEL_BYTES, ForestCore
 from agentspec.config import ForestConfig
 from agentspec.draft import Source
 from agentspec.forest.file import TreeName
+from agentspec.forest.model_table import ModelTable
 from agentspec.forest.session_pasts import SessionPasts
 from agentspec.forest.sessions import SessionKey, SessionTable
 from agentspec.stages import MAX_SEGMENTS, StageKey
@@ -27,6 +28,7 @@ Tokens = NDArray[np.int32]
 Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's own tree
 
 _MODELS_SHARE = 16  # of a budget
+_FIRST_SHARE = 4  # of a budget, for a single model
 _IDLE_SESSIONS_SHARE = 8  # of a tenant's budget
 _PASTS_SHARE = 64  # of the total budget, and beside it
 _WEIGHT_PER_WIDER_TREE = 64
@@ -71,10 +73,11 @@ class TreeRegistry:
     def __init__(self, config: ForestConfig, core: ForestCore, prior: bytes | None = None) -> None:
         self._config = config
         self._core = core
-        self._prior = prior
         self._lock = threading.Lock()
         self._tenants: dict[str, _Tenant] = {}
-        self._models: dict[TreeName, int] = {}  # of stages, the most recently used last
+        self._models = ModelTable(
+            core, _most_models(config.total_limit_bytes), _most_models(self._most_tenant_bytes()), prior
+        )
         self._unwanted: list[int] = []  # indices without a name
         self._sessions = SessionTable(
             config.max_sessions,
@@ -96,7 +99,8 @@ class TreeRegistry:
             self._sessions.expire(_MOST_EXPIRED)
             tenant = self._tenant(stage.tenant)
             shared = self._shared(tenant, stage.path)
-            model = self._model(stage) if is_learned else None
+            name = (stage.tenant, stage.path)
+            model = self._models.enter(tenant.group, name) if is_learned else None
             key = None if session is None else self._enter_session(tenant, (stage.tenant, session))
             if key is not None:
                 shared.insert(0, (self._sessions.index(key), Source.SESSION))
@@ -169,8 +173,7 @@ class TreeRegistry:
     def drop_models(self, tenant: str, path: Path) -> None:
         """Drop the models of a stage and of all stages below it. Live requests keep them."""
         with self._lock:
-            for name in [one for one in self._models if one[0] == tenant and one[1][: len(path)] == path]:
-                self._core.drop_model(self._models.pop(name))
+            self._models.drop(tenant, path)
 
     def holders(self, stage: StageKey) -> list[int]:
         """Return the trees that may hold an output of the stage, those of the tenant's sessions included."""
@@ -199,9 +202,9 @@ class TreeRegistry:
             ]
 
     def models(self) -> list[tuple[TreeName, int]]:
-        """Return all models, the most recently used first."""
+        """Return the models: those that stages share first, with the path (), then stages' own ones."""
         with self._lock:
-            return list(reversed(self._models.items()))
+            return list(self._models)
 
     def add_tree(self, name: TreeName) -> int | None:
         """Return the tree of this name, or a new one as the least recently used.
@@ -218,27 +221,19 @@ class TreeRegistry:
             return tenant.trees.get(path)
 
     def add_model(self, name: TreeName, state: bytes | None = None) -> int | None:
-        """Return the model of this name, or a new one as the least recently used.
+        """Return the model of this name, or a new one as the least recently used; None: there is no room.
 
         Args:
-            name: tenant and path of the stage.
+            name: tenant and path of the stage; () = the model that stages share.
             state: of a new one; None = the prior.
-
-        Returns:
-            None if there is no room for it.
         """
         with self._lock:
-            num_own = sum(tenant == name[0] for tenant, _ in self._models)
-            has_room = len(self._models) < _most_models(self._config.total_limit_bytes)
-            is_within = has_room and num_own < _most_models(self._most_tenant_bytes())
-            if name not in self._models and is_within:
-                made = self._made_model(name[0], state)
-                self._models = {name: made, **self._models}
-            return self._models.get(name)
+            return self._models.add(self._tenant(name[0]).group, name, state)
 
     def share_models(self) -> None:
         """From now on, models are shared with other engines, and take twice the memory."""
-        self._core.share_models()
+        with self._lock:
+            self._models.share()
 
     def drop_unwanted(self) -> None:
         """Free the trees that lost their name."""
@@ -295,38 +290,6 @@ class TreeRegistry:
         num_wider += (Source.WORKFLOW in self._config.sources) * max(len(path) - 1, 0)
         return int(_WEIGHT_PER_WIDER_TREE ** min(num_wider, 2))
 
-    def _model(self, stage: StageKey) -> int | None:
-        """Return the model of the stage, or None if the budgets have no room for one."""
-        key = (stage.tenant, stage.path)
-        model = self._models.pop(key, None)
-        if model is None:
-            model = self._new_model(stage.tenant)
-        if model is not None:
-            self._models[key] = model
-        return model
-
-    def _new_model(self, tenant: str) -> int | None:
-        """Return a model that starts from the prior, or None if the tenant's budget has no room for any.
-
-        A tenant's models take at most a sixteenth of its budget, all models a sixteenth of the total budget;
-        an eighth if they are shared. Beyond that, the least recently used one is dropped.
-        """
-        most = _most_models(self._most_tenant_bytes())
-        if most == 0:
-            return None
-        own = [key for key in self._models if key[0] == tenant]
-        if len(own) >= most:
-            self._core.drop_model(self._models.pop(own[0]))
-        model = self._made_model(tenant)
-        if len(self._models) >= _most_models(self._config.total_limit_bytes):
-            self._core.drop_model(self._models.pop(next(iter(self._models))))
-        return model
-
-    def _made_model(self, tenant: str, state: bytes | None = None) -> int:
-        group = self._tenant(tenant).group
-        state = self._prior if state is None else state
-        return self._core.create_model(group) if state is None else self._core.restore_model(group, state)
-
     def _most_tenant_bytes(self) -> int:
         return min(self._config.tenant_limit_bytes, self._config.total_limit_bytes)
 
@@ -339,4 +302,5 @@ def _sources(path_size: int) -> tuple[tuple[int, Source], ...]:
 
 
 def _most_models(budget_bytes: int) -> int:
-    return budget_bytes // _MODELS_SHARE // MODEL_BYTES
+    """Return how many models a budget has room for. The first may take a greater part of it."""
+    return max(budget_bytes // _MODELS_SHARE, min(budget_bytes // _FIRST_SHARE, MODEL_BYTES)) // MODEL_BYTES

@@ -236,6 +236,20 @@ def test_models_find_a_place_within_their_share_the_ones_used_last_first(path):
         assert score(small, StageKey("t", (f"s{i}",))) == score(forest, StageKey("t", (f"s{i}",)))
 
 
+def test_a_model_that_stages_share_is_saved_too(path):
+    limits = ForestConfig(tenant_limit_bytes=16 * 2 * MODEL_BYTES)
+    forest = Forest(limits)
+    for i in range(4):
+        teach(forest, StageKey("t", (f"s{i}",)), is_right=i == 0)
+    save(forest, path)
+    for config, first in ((limits, 1), (ForestConfig(tenant_limit_bytes=16 * MODEL_BYTES), 2)):
+        small = load(path, config)
+        small.check_integrity()
+        for i in range(first, 4):  # the second stage has its own model if there is room
+            assert score(small, StageKey("t", (f"s{i}",))) == score(forest, StageKey("t", (f"s{i}",)))
+            assert score(small, StageKey("t", (f"s{i}",))) < score(Forest(), EXTRACT)
+
+
 def test_trees_find_a_place_beside_those_that_are_there(path):
     forest = Forest(ForestConfig(sources=(Source.STAGE,)))
     for i in range(40):

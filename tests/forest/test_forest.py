@@ -1146,7 +1146,7 @@ def test_a_stage_starts_from_the_given_prior():
         Forest(prior=state[1:])
 
 
-def test_models_count_in_the_budget_and_the_oldest_goes():
+def test_models_count_in_the_budget():
     with_room = ForestConfig(tenant_limit_bytes=16 * 3 * MODEL_BYTES, total_limit_bytes=1 << 30)
     forest = Forest(with_room)
     for i in range(10):
@@ -1155,7 +1155,11 @@ def test_models_count_in_the_budget_and_the_oldest_goes():
         held = min(i + 1, 3) * MODEL_BYTES
         assert held <= forest.memory_bytes() < held + (i + 1) * 100_000
     forest.check_integrity()
-    without_room = Forest(ForestConfig(tenant_limit_bytes=MODEL_BYTES))
+    single = Forest(ForestConfig(tenant_limit_bytes=4 * MODEL_BYTES))  # it may take more than its part
+    for i in range(3):
+        single.start(f"r{i}", StageKey("t", (f"s{i}",)), ids(1, 2, 3, 1, 2), draft=LEARNED)
+        assert MODEL_BYTES <= single.memory_bytes() <= 4 * MODEL_BYTES
+    without_room = Forest(ForestConfig(tenant_limit_bytes=4 * MODEL_BYTES - 1))
     without_room.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
     assert without_room.draft("a").token_ids.tolist() == [3, 1, 2]  # by the paper's rule
     assert without_room.memory_bytes() < MODEL_BYTES

@@ -14,6 +14,7 @@ from agentspec._native import MODEL_BYTES
 from agentspec.errors import ConfigError
 
 PLAN = StageKey("acme", ("plan",))
+OTHER = StageKey("acme", ("other",))
 LEARNED = DraftConfig(rule="learned")
 
 
@@ -27,9 +28,11 @@ def sharing(config: ForestConfig | None = None) -> Forest:
     return forest
 
 
-def teach(forest: Forest, num_steps: int = 300, *, is_right: bool = False, **how: bool) -> None:
+def teach(
+    forest: Forest, num_steps: int = 300, *, is_right: bool = False, stage: StageKey = PLAN, **how: bool
+) -> None:
     """Run a request whose own text drafts 3 after 1 2."""
-    forest.start("taught", PLAN, ids(1, 2, 3), draft=LEARNED, **how)
+    forest.start("taught", stage, ids(1, 2, 3), draft=LEARNED, **how)
     for i in range(num_steps):
         forest.step([("taught", ids(1, 2))])
         forest.observe("taught", ids(3 if is_right else 50 + i))
@@ -182,12 +185,53 @@ def test_hostile_updates_are_refused_or_leave_a_sound_model(update, data):
     assert 0 <= score(forest) < 100
 
 
-def test_a_stage_beyond_the_budget_starts_from_the_prior_and_tells_nothing_of_another():
+@pytest.fixture
+def pooled():
+    """A forest in which the stage PLAN has learned, and shares its model with another one."""
     forest = sharing(ForestConfig(tenant_limit_bytes=16 * MODEL_BYTES))
     teach(forest)
-    other = StageKey("acme", ("other",))
-    assert score(forest, other) == score(Forest())
+    score(forest, OTHER)
+    return forest
+
+
+def test_a_stage_beyond_the_budget_shares_a_model_and_tells_nothing_of_another(pooled):
+    assert score(pooled, OTHER) == score(pooled, PLAN) < 0.9 * score(Forest())
+    assert score(pooled, StageKey("globex", ("plan",))) == score(Forest())
+    teach(pooled, 2000)
+    assert pooled.take_model_updates() == []
+    pooled.check_integrity()
+
+
+def test_a_shared_model_learns_what_other_engines_tell_of_its_stages(update):
+    forest = sharing(ForestConfig(tenant_limit_bytes=16 * MODEL_BYTES))
+    for stage in (OTHER, StageKey("acme", ("third",))):
+        score(forest, stage)
+    forest.merge_model(PLAN, update)
+    assert score(forest) == score(forest, OTHER) < 0.9 * score(Forest())
     assert forest.take_model_updates() == []
+
+
+@pytest.mark.parametrize("path", [("plan",), ("other",), ("third",), ()])
+def test_a_shared_model_is_forgotten_with_any_stage_of_its_tenant(pooled, path):
+    pooled.forget_models("globex", path)
+    assert score(pooled) < 0.9 * score(Forest())
+    pooled.forget_models("acme", path)
+    assert score(pooled) == score(pooled, OTHER) == score(Forest())
+
+
+@pytest.mark.parametrize("is_right", [False, True])
+@pytest.mark.parametrize("num_models", [1, 2, 3, 5])
+def test_stages_that_take_turns_keep_what_they_learn(num_models, is_right):
+    """The evidence of six stages in turn counts with any number of models as with one for all."""
+    stages = [StageKey("acme", (f"s{number}",)) for number in range(6)]
+    forests = [Forest(ForestConfig(tenant_limit_bytes=16 * most * MODEL_BYTES)) for most in (num_models, 6)]
+    for forest in forests:
+        for number in range(10 * len(stages)):
+            teach(forest, 8, is_right=is_right, stage=stages[number % len(stages)])
+    few, own = ([score(forest, stage) for stage in stages] for forest in forests)
+    prior = score(Forest())
+    for found, alone in zip(few, own, strict=True):
+        assert found >= 0.99 * alone > prior if is_right else found <= 1.01 * alone < prior
 
 
 def test_models_that_are_not_wanted_keep_what_they_have_learned():
