@@ -54,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_stats(args: argparse.Namespace) -> int:
     """Run ``agentspec forest stats``."""
-    answer = Gateway.of(args).call("GET", "stages")
+    answer = Gateway.of(args).stages()
     if args.json:
         print(json.dumps(answer, indent=2))
         return 0

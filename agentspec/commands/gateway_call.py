@@ -14,6 +14,7 @@ from agentspec.errors import EngineError, RequestError
 from agentspec.wire import OWN_PREFIX
 
 TIMEOUT_S = 600.0
+STAGES_PER_PAGE = 1_000
 KEY_VARIABLE = "AGENTSPEC_API_KEY"
 URL_VARIABLE = "AGENTSPEC_URL"
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -63,6 +64,16 @@ class Gateway:
         if "message" not in reasons:
             raise no_gateway(url, answer.status_code, "JSON of another")
         raise refusal(answer.status_code, str(reasons["message"]), self.key)
+
+    def stages(self) -> dict[str, Any]:
+        """Return the figures of all stages, of which each answer has a page. Raises as :meth:`call`."""
+        told = self.call("GET", f"stages?limit={STAGES_PER_PAGE}")
+        page = told
+        while isinstance(offset := page.get("next_offset"), int) and page.get("stages"):
+            page = self.call("GET", f"stages?limit={STAGES_PER_PAGE}&offset={offset}")
+            told["stages"] += page.get("stages") or []
+        told.pop("next_offset", None)
+        return told
 
 
 def own_url(url: str, path: str) -> str:

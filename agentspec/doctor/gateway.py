@@ -108,7 +108,7 @@ def _drafts(client: httpx.Client, gateway: Gateway, model: str, expected: str) -
 
 
 def _num_drafted(gateway: Gateway) -> int:
-    stages = gateway.call("GET", "stages").get("stages") or []
+    stages = gateway.stages().get("stages") or []
     return sum(int(one.get("num_draft_tokens") or 0) for one in stages if one.get("stage") == STAGE)
 
 

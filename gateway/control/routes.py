@@ -26,15 +26,29 @@ from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.stages import StageKey
 from agentspec.wire import OWN_PREFIX
 
+# clients choose names of stages, so there may be any number of them
+DEFAULT_STAGES = 100
+MAX_STAGES = 1_000
+MAX_OFFSET = 99_999_999
+MAX_SHOWN = 40
+
 
 def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
     """Return the routes, for either kind of upstream."""
 
     async def stages(request: Request) -> Response:
         tenant = context_of(request.scope).tenant  # None: all
+        limit = _number(request, "limit", DEFAULT_STAGES, 1, MAX_STAGES)
+        offset = _number(request, "offset", 0, 0, MAX_OFFSET)
         seen = await upstream.stats()
-        own = {stage: stats for stage, stats in seen.items() if tenant in (None, stage.tenant)}
-        return JSONResponse({"age_s": round(upstream.stats_age_s, 3), **describe_stages(own)})
+        own = [(stage, stats) for stage, stats in seen.items() if tenant in (None, stage.tenant)]
+        end = offset + limit
+        page = {
+            "age_s": round(upstream.stats_age_s, 3),
+            "num_stages": len(own),
+            "next_offset": end if end < len(own) else None,
+        }
+        return JSONResponse({**page, **describe_stages(dict(own[offset:end]))})
 
     async def trace(request: Request) -> Response:
         tenant, request_id = context_of(request.scope).tenant, request.path_params["request_id"]
@@ -72,6 +86,18 @@ def control_routes(upstream: Upstream, runtime: RuntimeConfig) -> list[Route]:
         Route(f"{OWN_PREFIX}save", with_file(upstream.save), methods=["POST"]),
         Route(f"{OWN_PREFIX}load", with_file(upstream.load), methods=["POST"]),
     ]
+
+
+def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
+    """Return a number of the query. Raises RequestError if it is none between ``low`` and ``high``."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and low <= int(text) <= high):
+        raise RequestError(
+            f"{name} must be an integer from {low} to {high}, not {text[:MAX_SHOWN]!r}", param=name
+        )
+    return int(text)
 
 
 def _path(raw: bytes) -> str | None:

@@ -142,7 +142,7 @@ def _run(
 def stage_figures(gateway: Gateway) -> list[dict[str, Any]]:
     """Return the gateway's figures, by stage. Raises RequestError, or EngineError that names --serve too."""
     try:
-        stages = gateway.call("GET", "stages").get("stages")
+        stages = gateway.stages().get("stages")
         if not isinstance(stages, list):
             raise gateway_call.no_gateway(gateway.url, 200, "no list of stages")
     except EngineError as error:

@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from agentspec.commands import gateway_call
+from agentspec.commands.gateway_call import Gateway
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import ApiKeys, EmbeddedUpstream, GatewaySettings
 from agentspec.generation import PastOutput
@@ -250,3 +252,55 @@ def test_metrics_tell_of_every_tenant_and_are_the_operators_if_there_is_one(
     headers = {} if key is None else {"authorization": f"Bearer {key}"}
     status = httpx.get(f"{root}/metrics", headers=headers).status_code
     assert status == {None: 401, "ka": 403, "boss": 200}[key]
+
+
+def test_the_stages_are_told_in_pages(root: str) -> None:
+    """Clients choose names of stages: their number has no limit, and an answer has one."""
+    names = [f"flow/s{number}" for number in range(7)]
+    for name in names:
+        post(root, chat_body(), authorization="Bearer ka", x_agentspec_stage=name)
+    post(root, chat_body(), authorization="Bearer kb", x_agentspec_stage="other")
+
+    def page(query: str, key: str = "ka") -> tuple[list[str], int, int | None]:
+        told = ask(root, f"stages{query}", method="GET", key=key).json()
+        return [one["stage"] for one in told["stages"]], told["num_stages"], told["next_offset"]
+
+    assert page("") == (names, 7, None)
+    assert page("?limit=3") == (names[:3], 7, 3)
+    assert page("?limit=3&offset=3") == (names[3:6], 7, 6)
+    assert page("?limit=3&offset=6") == (names[6:], 7, None)
+    assert page("?offset=7") == page("?offset=99999") == ([], 7, None)
+    assert page("?limit=7") == (names, 7, None)
+    assert page("?limit=2", "kb") == (["other"], 1, None)
+    assert page("?limit=2&tenant=acme", "boss") == (names[:2], 7, 2)
+    assert page("?limit=7&offset=7", "boss") == (["other"], 8, None)
+    everything = Gateway(root, "ka").stages()
+    assert [one["stage"] for one in everything["stages"]] == names
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "limit=0",
+        "limit=1001",
+        "limit=-1",
+        "limit=x",
+        "offset=-1",
+        "offset=",
+        "limit=%d9%a1",
+        "offset=" + "9" * 99,
+    ],
+)
+def test_a_page_that_is_none(root: str, query: str) -> None:
+    answer = ask(root, f"stages?{query}", method="GET", key="ka")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == query.partition("=")[0]
+
+
+def test_all_pages_are_read(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        post(root, chat_body(), authorization="Bearer ka", x_agentspec_stage=f"flow/s{number}")
+    monkeypatch.setattr(gateway_call, "STAGES_PER_PAGE", 2)
+    told = Gateway(root, "ka").stages()
+    assert [one["stage"] for one in told["stages"]] == [f"flow/s{number}" for number in range(5)]
+    assert (told["num_stages"], "next_offset" in told) == (5, False)
