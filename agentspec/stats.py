@@ -13,6 +13,7 @@ from agentspec.stages import StageKey
 
 OTHER_STAGE = "other"
 MAX_STAGES = 4096
+LEAST_MEASURED = 0.85  # share of the decode time from which on the time saved is shown
 
 _T = TypeVar("_T")
 
@@ -94,7 +95,7 @@ class StageStats(SpeculationStats):
     @property
     def saved_s(self) -> float | None:
         """Seconds of decoding that drafts saved, negative if they cost more; None if unknown."""
-        return saved_seconds(self.measured_decode_s, self.plain_decode_s)
+        return saved_seconds(self.measured_decode_s, self.plain_decode_s, self.decode_s)
 
     @property
     def saved_by_others_s(self) -> float | None:
@@ -125,9 +126,10 @@ def _sum_counts(parts: Iterable[dict[Source, int]]) -> dict[Source, int]:
     return total
 
 
-def saved_seconds(measured_decode_s: float, plain_decode_s: float) -> float | None:
-    """Return the difference of these counters of :class:`StageStats`; None if nothing was measured."""
-    return plain_decode_s - measured_decode_s if measured_decode_s else None
+def saved_seconds(measured_decode_s: float, plain_decode_s: float, decode_s: float) -> float | None:
+    """Return the time saved by these counters of :class:`StageStats`; None if too little was measured."""
+    is_known = measured_decode_s > 0 and measured_decode_s >= LEAST_MEASURED * decode_s
+    return plain_decode_s - measured_decode_s if is_known else None
 
 
 class StageTable(Generic[_T]):

@@ -15,6 +15,19 @@ from agentspec.steps import PlainStep, StepCost, StepSaving
 BASE_S, REQUEST_S, DRAFT_S, PROMPT_S = 0.002, 0.001, 0.0001, 0.00005
 
 
+def test_without_estimates_only_steps_without_drafts_tell() -> None:
+    """Steps without drafts of vLLM take half of what those with drafts take without the cost of these."""
+    plain = PlainStep(estimates=False)
+    for _ in range(50):
+        assert plain.observe(0.02, 0.0, 8, 24, 0, 0.004) is None
+    assert plain.seconds(8) is None
+    for _ in range(4):
+        plain.observe(0.008, 0.0, 8, 0, 0, None)
+    saving = plain.observe(0.02, 0.0, 8, 24, 0, 0.004)
+    assert saving is not None
+    assert saving.plain_s(4) == pytest.approx(4 * 0.008)
+
+
 class Engine:
     """An engine with known costs, all multiplied by ``factor``.
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 
+import pytest
+
 from agentspec.draft import Source
 from agentspec.stages import StageKey
 from agentspec.stats import OTHER_STAGE, StageStats, StageTable
@@ -44,3 +46,21 @@ def test_a_sum_has_every_counter_and_leaves_its_parts_as_they_are() -> None:
 
 def test_the_sum_of_no_counters_is_zero() -> None:
     assert StageStats.sum(()) == StageStats()
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "plain_s", "decode_s", "saved_s"),
+    [
+        (10.0, 25.0, 10.0, 15.0),
+        (8.5, 20.0, 10.0, 11.5),
+        (8.4, 20.0, 10.0, None),  # much of the time is not known
+        (0.0, 0.0, 10.0, None),
+        (0.0, 0.0, 0.0, None),
+        (10.0, 8.0, 10.0, -2.0),
+    ],
+)
+def test_time_saved_is_known_if_nearly_all_was_measured(
+    measured_s: float, plain_s: float, decode_s: float, saved_s: float | None
+) -> None:
+    stats = StageStats(decode_s=decode_s, measured_decode_s=measured_s, plain_decode_s=plain_s)
+    assert stats.saved_s == (None if saved_s is None else pytest.approx(saved_s))

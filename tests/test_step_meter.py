@@ -45,7 +45,7 @@ def test_the_time_without_requests_belongs_to_no_step() -> None:
 
 
 def test_prompts_are_what_is_neither_decoded_nor_verified() -> None:
-    meter, cost, plain = StepMeter(None), StepCost(), PlainStep()
+    meter, cost, plain = StepMeter(None), StepCost(), PlainStep(estimates=False)
     meter.idle(100.0)
     now_s = 100.0
     for number in range(200):

@@ -104,8 +104,6 @@ def _described(
     named: Callable[[Path], dict[str, str]],
 ) -> dict[str, Any]:
     stats = windows.stats
-    saved = [seconds for one in stats.values() if (seconds := one.saved_s) is not None]
-    by_others = [seconds for one in stats.values() if (seconds := one.saved_by_others_s) is not None]
     running = sum(traffic.num_running for traffic in traffic_of.values())
     return {
         "time": time.time(),
@@ -113,8 +111,8 @@ def _described(
         "total": {
             **_figures(windows.sum, windows.total),
             "tree_limit_bytes": None,  # a limit is each stage's own
-            "saved_s": sum(saved) if saved else None,
-            "saved_by_others_s": sum(by_others) if by_others else None,
+            "saved_s": windows.sum.saved_s,
+            "saved_by_others_s": windows.sum.saved_by_others_s,
             "num_running": running,
         },
         "stages": [

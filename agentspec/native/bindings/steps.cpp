@@ -90,9 +90,10 @@ void register_plain_step(py::module_& module) {
   py::class_<Locked<PlainStep>>(
       module, "PlainStep",
       "The cost of a step without drafts, by the number of requests that decode in it. Steps without\n"
-      "drafts are measured. If several requests decode, it is also the time of steps with drafts, less the\n"
-      "cost of these. Between two known sizes it is interpolated; beyond them it is unknown.")
-      .def(py::init<>())
+      "drafts are measured. Between two known sizes it is interpolated; beyond them it is unknown.")
+      .def(py::init<bool>(), py::arg("estimates") = true,
+           "estimates: if several requests decode, take the time of steps with drafts, less the cost of\n"
+           "these, where no steps without drafts were measured.")
       .def("seconds", locked(&PlainStep::seconds), py::arg("num_requests"),
            "Return the seconds of a step without drafts and prompts; None if unknown.")
       .def("observe", locked(&PlainStep::observe), py::arg("seconds"), py::arg("drafting_s"),
@@ -119,7 +120,7 @@ void register_step_meter(py::module_& module) {
            "Begin a step with no other before it: the time until now belongs to no request.")
       .def("observe", locked(&StepMeter::observe), py::arg("begin_s"), py::arg("end_s"),
            py::arg("num_scheduled"), py::arg("num_decoding"), py::arg("num_slots"), py::arg("num_new"),
-           "Take a step. Return the time that its drafts saved; None if the time without drafts is unknown.\n"
+           "Take a step. Return the time that its drafts saved; None if no steps without drafts tell.\n"
            "begin_s, end_s: when drafting for the next step began and ended; the forward pass is before it.\n"
            "num_scheduled: tokens that the step processed. num_decoding: rows that were decoding before it.\n"
            "num_slots: slots that it verified for them, padding included. num_new: their new tokens.\n"

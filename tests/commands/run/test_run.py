@@ -543,7 +543,7 @@ def test_seconds_are_shown_only_where_they_were_measured() -> None:
     assert [stage["saved_s"] for stage in stages] == [-0.75, None]
     lines = [line.split() for line in shown(stages).splitlines()]
     assert lines[0][-2:] == ["time", "saved"]
-    assert [line[5:] for line in lines[1:]] == [["0.8", "s", "lost"], ["-"], ["0.8", "s", "lost"]]
+    assert [line[5:] for line in lines[1:]] == [["0.8", "s", "lost"], ["-"], ["-"]]  # half is not known
 
 
 @pytest.mark.parametrize(

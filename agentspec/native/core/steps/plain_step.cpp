@@ -62,7 +62,7 @@ std::optional<StepSaving> PlainStep::observe(double seconds, double drafting_s, 
     return StepSaving{seconds, seconds - drafting_s, 0};
   }
   const double extra_s = drafting_s + drafts_s.value_or(0);
-  if (drafts_s && num_prompt_tokens == 0 && num_requests > 1)
+  if (estimates_ && drafts_s && num_prompt_tokens == 0 && num_requests > 1)
     learn(sizes_[size_of(num_requests)].drafted, std::max(seconds - extra_s, kLeastPlainShare * seconds),
           num_requests);
   if (!plain_s || (!drafts_s && num_prompt_tokens > 0)) return std::nullopt;

@@ -13,14 +13,17 @@ namespace agentspec {
 /// difference: each token of a step at the cost of a plain step, less the seconds of the step (docs/ui.md).
 /// Has no clock, no engine and no request.
 ///
-/// Steps without drafts are measured. If several requests decode, few steps have no drafts. The cost is then
-/// that of steps with drafts, less the cost of their draft tokens. The cost of a single request's step is
-/// either measured or unknown: a pass over one token may run other kernels than a pass with drafts. Between
-/// two known sizes the cost is interpolated. Beyond them it is unknown.
+/// Steps without drafts are measured. If several requests decode, few steps have no drafts. With `estimates`
+/// the cost is then that of steps with drafts, less the cost of their draft tokens. This is wrong for an
+/// engine that prepares and samples steps without drafts in another way, as vLLM does. The cost of a single
+/// request's step is either measured or unknown: a pass over one token may run other kernels than a pass with
+/// drafts. Between two known sizes the cost is interpolated. Beyond them it is unknown.
 ///
 /// Stores at most 123 sizes. Not thread-safe.
 class PlainStep {
  public:
+  explicit PlainStep(bool estimates = true) : estimates_(estimates) {}
+
   /// Returns the seconds of a step without drafts and prompts; none if unknown. O(sizes).
   std::optional<double> seconds(std::uint32_t num_requests) const;
   /// Takes one decode step and returns its saving by the costs known before; none if they do not suffice.
@@ -50,6 +53,7 @@ class PlainStep {
   const Mean* known(const Means& means) const;
   bool is_old(const Mean& mean) const;
 
+  bool estimates_;
   std::int64_t num_steps_ = 0;
   std::map<std::uint32_t, Means> sizes_;  // by the least number of requests of a size
 };

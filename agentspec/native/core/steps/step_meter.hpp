@@ -27,7 +27,7 @@ class StepMeter {
     end_s_ = now_s;
     drafting_s_ = 0;
   }
-  /// Takes a step. Returns the time that its drafts saved; none if the time without drafts is unknown.
+  /// Takes a step. Returns the time that its drafts saved; none if no steps without drafts tell the time.
   /// Drafting for the next step began at `begin_s` and ended at `end_s`; the forward pass is before it. The
   /// step processed `num_scheduled` tokens. `num_decoding` rows were decoding before it. It verified
   /// `num_slots` slots for them, padding included, and gave them `num_new` tokens.
@@ -37,7 +37,7 @@ class StepMeter {
 
  private:
   StepCost cost_;
-  PlainStep plain_;
+  PlainStep plain_{false};
   std::optional<double> price_;
   std::uint64_t num_slots_ = 0;
   double end_s_ = 0;       // of the last drafting; 0: no step yet
