@@ -104,7 +104,7 @@ class Reload:
         If the version is bad, the newest good one that a look has found before is put into force, unless it
         was only the beginning of this one. Then what the bad version takes away is taken away.
         """
-        self._read_stamp = version.stamp
+        self._last, self._read_stamp = version, version.stamp
         passed, self._passed = self._passed, []
         if isinstance(version.content, ConfigError):
             _log(version.content)

@@ -341,6 +341,25 @@ def test_versions_that_signals_asked_for_are_all_read_in_order(file: Path) -> No
     assert log.salvaged == ["bad"]
 
 
+def test_no_version_that_was_in_force_comes_back(file: Path) -> None:
+    """A key that a version revoked stays revoked, however the version was asked for."""
+    file.write_text("first")
+    log = Log(file)
+    for text, is_asked in (
+        ("second", True),
+        ("bad", True),
+        ("third", False),
+        ("bad again", False),
+        ("bad", True),
+    ):
+        file.write_text(text)
+        version = log.reload.version() if is_asked else log.reload.look() or log.reload.look()
+        assert version is not None
+        asyncio.run(log.reload.read(version))
+        assert log.reload.look() is None
+    assert log.in_force == ["second", "third"]
+
+
 @pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.mkdir(), lambda path: None])
 def test_what_is_no_file_holds_nothing_up(file: Path, make: Callable[[Path], None]) -> None:
     file.write_text("start")
