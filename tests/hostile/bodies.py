@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from tests.gateway.support.limited_fields import PERHAPS_TOO_LONG, TOO_LONG
 from tests.hostile.target import DEADLINE_S, Target, check_error
 
 CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1})
@@ -186,11 +187,24 @@ ENCODED = [
     ),
 ]
 
+# a vLLM with model runner V2 would end for everybody; the embedded engine refuses or ignores them
+NO_ROOM = [
+    BodyAttack(
+        f"no room: {param} {number} in {path}",
+        json.dumps({**right, "min_tokens": 0, **fields, "stream": False}).encode(),
+        ANSWERED | REFUSED,
+        path,
+    )
+    for path, right in (CHAT, TEXT, RESPONSES)
+    for number, (fields, param, _) in enumerate((*TOO_LONG, *PERHAPS_TOO_LONG))
+]
+
 BODIES: list[FieldAttack | BodyAttack] = [
     *(FieldAttack(path, right, name) for path, right, names in FIELDS for name in names),
     *HISTORIES,
     *SCHEMAS,
     *ENCODED,
+    *NO_ROOM,
     BodyAttack("nothing", b""),
     BodyAttack("no JSON", b"\x00\xff"),
     BodyAttack("a list", b"[]"),
