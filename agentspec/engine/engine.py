@@ -270,8 +270,10 @@ def _caches(model: Transformer, drafting: ModelDrafter | None, num_slots: int, m
 
 def _cache_size(config: EngineConfig, model: Transformer, network: DraftNetwork | None) -> CacheSize:
     """Return slots and tokens within the limit. Raises ConfigError as :class:`TorchEngine` does."""
-    limit_mb, context = config.kv_cache_mb, _context(config, model)
-    limit = int(FREE_SHARE * free_bytes(model.device)) if limit_mb is None else limit_mb * MIB
+    limit_mb, context, free = config.kv_cache_mb, _context(config, model), free_bytes(model.device)
+    limit = int(FREE_SHARE * free) if limit_mb is None else limit_mb * MIB
+    if limit > free:
+        logger.warning("--kv-cache-mb %d is more than the %d MiB that are free", limit // MIB, free // MIB)
     size = fitting_size(
         lambda slots, length: _caches(model, _drafting(network, slots, length), slots, length),
         config.num_slots,
@@ -279,7 +281,7 @@ def _cache_size(config: EngineConfig, model: Transformer, network: DraftNetwork 
         limit,
     )
     if size.limited_by and config.max_model_len is not None:
-        raise ConfigError(f"max_model_len {config.max_model_len} does not fit: {size.limited_by}")
+        raise ConfigError(f"--max-model-len {config.max_model_len} does not fit: {size.limited_by}")
     if size.limited_by:
         logger.warning("requests can't use the whole context of the model: %s", size.limited_by)
     logger.info("KV cache: at most %d MiB for %d requests at a time", limit // MIB, size.num_slots)

@@ -6,6 +6,7 @@ and is not thread-safe: its owner holds a lock.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from agentspec.engine.batch import Segment
 from agentspec.engine.request import Choice
 from agentspec.errors import EngineBusyError
 from agentspec.proposer import Tokens
+
+logger = logging.getLogger(__name__)
 
 MIN_SHARED = 64  # tokens; for fewer another conversation's slot is not taken
 # A sequence's memory grows by so many tokens, and at least by this part of its text. Each time, others may
@@ -246,6 +249,9 @@ class Scheduler:
 
     def _suspend(self, choice: Choice) -> None:
         """Let a running sequence wait again, before all others."""
+        logger.info(
+            "the KV cache is full: %r waits, and will read its %d tokens again", choice.key, choice.num_known
+        )
         self._leave_slot(choice)
         choice.num_cached = 0
         self._waiting.appendleft(choice)

@@ -384,15 +384,20 @@ async def test_a_request_that_never_fits(make: Make, wide_model: Path) -> None:
 
 
 def test_a_context_that_the_memory_does_not_hold(make: Make, wide_model: Path) -> None:
-    with pytest.raises(ConfigError, match="max_model_len 1000 does not fit: the KV cache of 1 MiB holds 672"):
+    with pytest.raises(
+        ConfigError, match="--max-model-len 1000 does not fit: the KV cache of 1 MiB holds 672"
+    ):
         make(model_path=wide_model, max_model_len=1000, kv_cache_mb=1)
 
 
 def test_the_default_is_half_of_what_is_free(
-    make: Make, wide_model: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, wide_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(kv_memory, "available_memory", lambda: 2 << 20)
     assert make(model_path=wide_model, max_model_len=None).model.max_model_len == 672
+    assert "is more than" not in caplog.text
+    make(model_path=wide_model, max_model_len=None, kv_cache_mb=3)
+    assert "--kv-cache-mb 3 is more than the 2 MiB that are free" in caplog.text
 
 
 async def test_a_draft_model_has_a_part_of_the_memory(make: Make, wide_model: Path) -> None:

@@ -28,7 +28,7 @@ class PageMemory:
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"the system refuses {num_bytes / (1 << 30):.1f} GiB of address space for the KV cache "
-                f"({error}): lower num_slots or max_model_len, or raise the limit (ulimit -v)"
+                f"({error}): lower --slots or --max-model-len, or raise the limit (ulimit -v)"
             ) from error
         if sys.platform == "linux":
             self._map.madvise(mmap.MADV_NOHUGEPAGE)  # a huge page would hold 2 MiB for a few tokens

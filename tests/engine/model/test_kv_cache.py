@@ -79,7 +79,7 @@ def test_slots_take_memory_for_their_tokens_only(
 
 def test_too_little_address_space_is_an_error(llama_checkpoint: Path) -> None:
     cache = KVCache(load_config(llama_checkpoint), 1 << 20, 1 << 30, torch.float32, "cpu")
-    with pytest.raises(ConfigError, match=r"address space .* lower num_slots or max_model_len"):
+    with pytest.raises(ConfigError, match=r"address space .* lower --slots or --max-model-len"):
         _ = cache.entries
 
 
