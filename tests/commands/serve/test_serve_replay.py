@@ -65,7 +65,7 @@ def test_a_shape_without_weights(llama_checkpoint: Path, tmp_path: Path) -> None
         (None, "can't read"),
         ("", "no calls in"),
         (json.dumps(CALL) + "\n\n{broken", "calls.jsonl:3: Expecting property name"),
-        ("[1]", "calls.jsonl:1: a line is a JSON object"),
+        ("[1]", "calls.jsonl:1: a record is a JSON object"),
         (json.dumps({"prompt": "a"}), "calls.jsonl:1: 'response' must be"),
     ],
 )
