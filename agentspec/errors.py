@@ -19,6 +19,9 @@
     ├── CorpusError            the store of shared outputs is away, slow, full or damaged
     │   ├── SnapshotError          the snapshots of shared outputs can't be used now, though the log may be
     │   ├── BatchError             an encoded batch of outputs that can't be used
+    │   │   └── UnknownKeyError        a batch that was encrypted with a key that is not known here
+    │   ├── LostBatchesError       an erasure removed batches that could not be read
+    │   ├── DataKeyError           the operator's key does not open the data key of a tenant
     │   └── ExportFileError        exported outputs can't be written there, or imported from it
     ├── AdapterError           a framework lacks the part that its adapter replaces
     └── EngineError            the engine failed or was stopped
@@ -135,6 +138,18 @@ class SnapshotError(CorpusError):
 
 class BatchError(CorpusError):
     """An encoded batch of outputs is damaged, too large, too new, or encrypted with another key."""
+
+
+class UnknownKeyError(BatchError):
+    """A batch was encrypted with another data key than those known here."""
+
+
+class DataKeyError(CorpusError):
+    """The operator's key does not open a tenant's data key."""
+
+
+class LostBatchesError(CorpusError):
+    """An erasure is complete, but it removed batches that could not be read, whatever they held."""
 
 
 class ExportFileError(CorpusError):

@@ -232,7 +232,12 @@ def test_packages_of_the_corpus_stay_in_their_modules() -> None:
     assert users_of("cryptography") == {"agentspec.corpus.encryption"}
     assert users_of("zstandard") == {"agentspec.corpus.batch", "agentspec.gateway.http.content_encoding"}
     assert users_of("obstore") == {"agentspec.corpus.object_folder"}
-    stores = ("corpus.redis_store", "gateway.discovery.redis_store", "gateway.sharing.store")
+    stores = (
+        "corpus.redis_files",
+        "corpus.redis_store",
+        "gateway.discovery.redis_store",
+        "gateway.sharing.store",
+    )
     assert users_of("redis") == {f"agentspec.{store}" for store in stores}
 
 

@@ -28,7 +28,8 @@ from agentspec.corpus.output import (
     Tokens,
     check_uses,
 )
-from agentspec.errors import BatchError, ConfigError, CorpusError
+from agentspec.corpus.store import Unread
+from agentspec.errors import BatchError, ConfigError, CorpusError, UnknownKeyError
 from agentspec.extras import needed
 from agentspec.stages import MAX_SEGMENTS, StageKey
 
@@ -276,7 +277,7 @@ def split(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
 # ---- reading ----
 
 
-def decode(data: bytes, tenant: str, key: DataKey | None = None) -> Batch:
+def decode(data: bytes | Unread, tenant: str, key: DataKey | None = None) -> Batch:
     """Return the batch of these bytes.
 
     Args:
@@ -287,6 +288,8 @@ def decode(data: bytes, tenant: str, key: DataKey | None = None) -> Batch:
     Raises:
         BatchError: it is damaged, too large, too new, or encrypted with another key.
     """
+    if isinstance(data, Unread):
+        raise _unusable(data.reason)
     header, payload = _checked(data)
     if key:
         payload = _decrypted(payload, header, data[: _HEADER.size], key)
@@ -299,6 +302,11 @@ def decode(data: bytes, tenant: str, key: DataKey | None = None) -> Batch:
     if len(batch.records) != header.num_records:
         raise _unusable(f"it holds {len(batch.records)} records, not {header.num_records}")
     return batch
+
+
+def is_batch(data: bytes | Unread) -> bool:
+    """Return True if an engine may have written this: it may hold outputs, even if it can't be used."""
+    return isinstance(data, bytes) and data.startswith(_MAGIC)
 
 
 class _Header(NamedTuple):
@@ -339,9 +347,13 @@ def _checked(data: bytes) -> tuple[_Header, bytes]:
 def _decrypted(payload: bytes, header: _Header, begin: bytes, key: DataKey) -> bytes:
     if header.codec != _ENCRYPTED:
         raise _unusable("it is not encrypted, but this tenant's batches are")
-    if header.key_id != key.id:
-        raise _unusable(f"it is encrypted with the key {header.key_id.hex()}, not {key.id.hex()}")
-    return key.decrypt(payload, begin)
+    named = key.named(header.key_id)
+    if named is None:
+        raise UnknownKeyError(
+            "this batch can't be used: it is encrypted with the key "
+            f"{header.key_id.hex()}, not {key.id.hex()}"
+        )
+    return named.decrypt(payload, begin)
 
 
 def _decompressed(payload: bytes) -> bytes:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentspec.corpus.batch import Batch, decode, encode
-from agentspec.corpus.store import CorpusStore, Cursor, Scope
-from agentspec.errors import BatchError
+from agentspec.corpus.batch import Batch, decode, encode, is_batch
+from agentspec.corpus.store import CorpusStore, Cursor, Marks, Scope, Unread
+from agentspec.errors import BatchError, CorpusError, UnknownKeyError
 
 if TYPE_CHECKING:
     from agentspec.corpus.encryption import DataKey, KeyRing
 
+logger = logging.getLogger("agentspec")
+
+_KEY_TRIES = 5
+
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A batch and the cursor behind it. The batch is None if it can't be used."""
+    """A batch and the cursor behind it.
+
+    Attributes:
+        cursor: the log continues here.
+        batch: None if it can't be used.
+        is_lost: an engine may have written the batch, but it can't be used.
+    """
 
     cursor: Cursor
     batch: Batch | None
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +68,56 @@ class BatchLog:
         """Return a batch as bytes for the store."""
         return encode(batch, self._key(tenant))
 
-    def decode(self, tenant: str, data: bytes) -> Batch | None:
+    def publish(
+        self, tenant: str, batch: Batch, epoch: int | None, *, is_erasure: bool = False
+    ) -> int | None:
+        """Append a batch to the log, encrypted with the key that the store has now.
+
+        Args:
+            tenant: owner of the log.
+            batch: to append.
+            epoch: that it belongs to.
+            is_erasure: it is a tombstone.
+
+        Returns:
+            The bytes sent; None if the tenant was erased since, and nothing was appended.
+
+        Raises:
+            DataKeyError: the operator's key does not open the tenant's.
+        """
+        scope = self.scope(tenant)
+        for _ in range(_KEY_TRIES):
+            key = self._key(tenant)
+            data = encode(batch, key)
+            wrapped = key.wrapped if key else b""
+            if self.store.publish(scope, data, epoch, key=wrapped, is_erasure=is_erasure):
+                return len(data)
+            if self._keys is None or not self._keys.refresh(scope):
+                return None
+        raise CorpusError(f"the data key of tenant {tenant!r} changes all the time: try again later")
+
+    def decode(self, tenant: str, data: bytes | Unread) -> Batch | None:
         """Return the batch of these bytes, or None if they can't be used."""
         key = self._key(tenant)
         try:
-            return decode(data, tenant, key)
+            return self._decoded(tenant, data, key)
         except BatchError:
             return None
+
+    def _decoded(self, tenant: str, data: bytes | Unread, key: DataKey | None) -> Batch:
+        """Return the batch of these bytes. If its key is not known, the store may have another one now."""
+        try:
+            return decode(data, tenant, key)
+        except UnknownKeyError:
+            if self._keys is None or not self._keys.refresh(self.scope(tenant)):
+                raise
+            return decode(data, tenant, self._key(tenant))
 
     def read(self, tenant: str, after: Cursor, most_bytes: int) -> Iterator[LoggedBatch]:
         """Yield the next batches of the log: at least one if there is any, about ``most_bytes``."""
         for entry in self.store.read(self.scope(tenant), after, most_bytes):
-            yield LoggedBatch(entry.cursor, self.decode(tenant, entry.batch))
+            batch = self.decode(tenant, entry.batch)
+            yield LoggedBatch(entry.cursor, batch, batch is None and is_batch(entry.batch))
 
     def snapshot(self, tenant: str) -> BatchSnapshot | None:
         """Return the snapshot, if there is one. To read a part may raise CorpusError."""
@@ -76,13 +126,49 @@ class BatchLog:
             return None
         return BatchSnapshot(snapshot.cursor, (self.decode(tenant, part) for part in snapshot.parts))
 
-    def epoch(self, tenant: str) -> int:
+    def epoch(self, tenant: str, known: int = 0) -> int:
         """Return the number of the tenant's last erasure, or 0."""
-        return self.store.epoch(self.scope(tenant))
+        return self.marks(tenant, known).epoch
+
+    def marks(self, tenant: str, known: int = 0) -> Marks:
+        """Return the numbers of the tenant's last erasures.
+
+        Args:
+            tenant: owner of the log.
+            known: an epoch that the store has had. If it has lost that erasure, the tenant is erased again.
+        """
+        scope = self.scope(tenant)
+        marks = self.store.marks(scope)
+        if marks.epoch < known:
+            logger.warning("the corpus has lost an erasure of tenant %r, which is repeated", tenant)
+            self.store.erase(scope, known)
+            self.forget_key(tenant)
+            marks = self.store.marks(scope)
+        return marks
 
     def end(self, tenant: str) -> Cursor:
         """Return the cursor behind the newest entry."""
         return self.store.end(self.scope(tenant))
+
+    @property
+    def is_encrypted(self) -> bool:
+        """True if batches are encrypted."""
+        return self._keys is not None
+
+    def change_key(self, tenant: str) -> None:
+        """Encrypt with a new key from now on: an erasure begins."""
+        if self._keys is not None:
+            self._keys.change(self.scope(tenant))
+
+    def drop_former_keys(self, tenant: str) -> None:
+        """Remove the keys from before an erasure: nothing is encrypted with them any more."""
+        if self._keys is not None:
+            self._keys.drop_former(self.scope(tenant))
+
+    def refresh_key(self, tenant: str) -> None:
+        """Encrypt with the key that the store has now."""
+        if self._keys is not None:
+            self._keys.refresh(self.scope(tenant))
 
     def forget_key(self, tenant: str) -> None:
         """Look the tenant's key up again: it was erased."""

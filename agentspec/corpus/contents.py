@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from agentspec.corpus.batch import Batch, decode
-from agentspec.corpus.store import START, CorpusStore, Cursor, Scope
+from agentspec.corpus.store import START, CorpusStore, Cursor, Scope, Unread
 from agentspec.errors import BatchError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class ScopeContents:
         later = self.store.read(self.scope, snapshot.cursor, 1)
         return True, later[0].cursor if later else None
 
-    def _stored(self, place: str, data: bytes, *, is_merged: bool) -> StoredBatch:
+    def _stored(self, place: str, data: bytes | Unread, *, is_merged: bool) -> StoredBatch:
         self._advance(len(data))
         try:
             batch = decode(data, self.scope.tenant, self._key)

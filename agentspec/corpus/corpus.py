@@ -173,6 +173,7 @@ class Corpus:
             self._memory,
             self._publisher,
             self._keeper.repeat,
+            restore=self._keeper.restore,
             cpu_share=config.cpu_share,
             most_lag_s=config.most_lag_s,
             join_bytes=config.join_bytes,

@@ -10,12 +10,12 @@ import base64
 import json
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 
 from agentspec.corpus.store import CorpusStore, Scope
-from agentspec.errors import BatchError, ConfigError, CorpusError
+from agentspec.errors import BatchError, ConfigError, CorpusError, DataKeyError
 from agentspec.extras import needed
 
 with needed("corpus"):
@@ -25,6 +25,8 @@ with needed("corpus"):
 KEY_BYTES = 32
 KEY_VARIABLE = "AGENTSPEC_CORPUS_KEY"
 _NONCE_BYTES, _TAG_BYTES = 12, 16
+WRAPPED_BYTES = _NONCE_BYTES + KEY_BYTES + _TAG_BYTES
+_MOST_FORMER = 8  # keys that erasures have replaced and that some batch may still need
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +34,18 @@ class DataKey:
     """The key of one scope's batches.
 
     Each header has a key of its own, derived from this one: random nonces never run out.
+
+    Attributes:
+        scope: owner of the batches.
+        secret: 32 bytes.
+        wrapped: the key as the store has it.
+        former: keys that this one replaces while an erasure runs. They open batches, and encrypt none.
     """
 
     scope: Scope
     secret: bytes = field(repr=False)
+    wrapped: bytes = field(default=b"", repr=False, compare=False)
+    former: tuple[DataKey, ...] = field(default=(), repr=False, compare=False)
 
     overhead = _NONCE_BYTES + _TAG_BYTES  # bytes that encryption adds
 
@@ -43,6 +53,10 @@ class DataKey:
     def id(self) -> bytes:
         """Names the key without giving it away: 8 bytes."""
         return blake2b(key=self.secret, digest_size=8, person=b"agentspec key id").digest()
+
+    def named(self, name: bytes) -> DataKey | None:
+        """Return the key of this name: this one, a former one, or None."""
+        return next((key for key in (self, *self.former) if key.id == name), None)
 
     def encrypt(self, payload: bytes, header: bytes) -> bytes:
         """Return nonce, encrypted payload and tag. The header is authenticated, too."""
@@ -82,15 +96,24 @@ class OperatorKey:
         return nonce + self._cipher.encrypt(nonce, key.secret, json.dumps(key.scope).encode())
 
     def unwrap(self, scope: Scope, wrapped: bytes) -> DataKey:
-        """Return a scope's data key. Raises CorpusError if another operator's key wrapped it."""
-        nonce, rest = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
+        """Return a scope's data key, with the former ones behind it.
+
+        Raises:
+            DataKeyError: another operator's key wrapped it, or it is damaged.
+        """
+        pieces = [wrapped[at : at + WRAPPED_BYTES] for at in range(0, len(wrapped), WRAPPED_BYTES)]
         try:
-            return DataKey(scope, self._cipher.decrypt(nonce, rest, json.dumps(scope).encode()))
+            former = tuple(self._unwrapped(scope, piece) for piece in pieces[1 : 1 + _MOST_FORMER])
+            return replace(self._unwrapped(scope, pieces[0] if pieces else b""), former=former)
         except (InvalidTag, ValueError):
-            raise CorpusError(
+            raise DataKeyError(
                 f"the operator's key does not open the data key of tenant {scope.tenant!r}: configure "
                 "the one that wrapped it, or erase this tenant's corpus"
             ) from None
+
+    def _unwrapped(self, scope: Scope, wrapped: bytes) -> DataKey:
+        nonce, rest = wrapped[:_NONCE_BYTES], wrapped[_NONCE_BYTES:]
+        return DataKey(scope, self._cipher.decrypt(nonce, rest, json.dumps(scope).encode()), wrapped)
 
 
 class KeyRing:
@@ -115,10 +138,49 @@ class KeyRing:
         """
         with self._lock:  # during the call, too: forget() must not come in between
             if scope not in self._keys:
-                wrapped = self._store.wrapped_key(scope, self._operator.wrap(new_key(scope)))
-                assert wrapped is not None  # since there was a candidate
-                self._keys[scope] = self._operator.unwrap(scope, wrapped)
+                self._keys[scope] = self._looked_up(scope)
             return self._keys[scope]
+
+    def refresh(self, scope: Scope) -> bool:
+        """Look the scope's key up again. Return True if it has changed.
+
+        A store that has lost its content gets the key back.
+        """
+        with self._lock:
+            before = self._keys.pop(scope, None)
+            self._keys[scope] = key = self._looked_up(scope, before)
+            return before is None or (key, key.former) != (before, before.former)
+
+    def change(self, scope: Scope) -> None:
+        """Make a new key for what is encrypted from now on. The store keeps the former one behind it.
+
+        Raises:
+            CorpusError: another process changed it at the same time.
+        """
+        with self._lock:
+            new = self._operator.wrap(new_key(scope))
+            wrapped = self._store.wrapped_key(scope, new) or b""
+            former = wrapped[: _MOST_FORMER * WRAPPED_BYTES]
+            if wrapped != new:
+                self._replace(scope, wrapped, new + former)
+
+    def drop_former(self, scope: Scope) -> None:
+        """Remove the former keys from the store: no batch needs them any more. Raises as ``change``."""
+        with self._lock:
+            wrapped = self._store.wrapped_key(scope) or b""
+            self._replace(scope, wrapped, wrapped[:WRAPPED_BYTES])
+
+    def _replace(self, scope: Scope, before: bytes, wrapped: bytes) -> None:
+        key = self._operator.unwrap(scope, wrapped)
+        if not self._store.replace_key(scope, before, wrapped):
+            raise CorpusError(f"the data key of tenant {scope.tenant!r} was changed meanwhile: repeat it")
+        self._keys[scope] = key
+
+    def _looked_up(self, scope: Scope, before: DataKey | None = None) -> DataKey:
+        candidate = before.wrapped if before else self._operator.wrap(new_key(scope))
+        wrapped = self._store.wrapped_key(scope, candidate)
+        assert wrapped is not None  # since there was a candidate
+        return self._operator.unwrap(scope, wrapped)
 
     def forget(self, scope: Scope) -> None:
         """Look the scope's key up again on the next call: for a scope that has been erased."""

@@ -33,6 +33,7 @@ _MOST_ORIGINS = 4096
 _LATEST_PART_S = 1.0  # behind the newest entry
 
 
+RestoreErasures = Callable[[str, list[Tombstone], int], object]
 NoteErasure = Callable[[str, bytes, Tombstone | None], object]  # tenant, name of the erasure, tombstone
 
 
@@ -53,6 +54,7 @@ class FollowerParts:
         clock: monotonic seconds.
         note: called with each erasure that is met: its tombstone, or None if it is of the whole tenant. An
             erasure keeps its name. It may be met again after a start.
+        restore: called with the erasures of stages and persons that a store has lost, and the last number.
     """
 
     log: BatchLog
@@ -66,6 +68,7 @@ class FollowerParts:
     join_s: float
     clock: Callable[[], float]
     note: NoteErasure = lambda tenant, name, tombstone: None
+    restore: RestoreErasures = lambda tenant, tombstones, erasure: None
 
 
 class Follower:
@@ -83,6 +86,7 @@ class Follower:
         self._parts = parts
         self._erasures = MetErasures()
         self._epoch = -1
+        self._num_erasure = 0  # of the last erasure of a stage or a person that was met
         self._epoch_s = 0.0
         self._has_to_join = True
         self._joining: Iterator[Output] | None = None  # outputs of the snapshot, still to be learned
@@ -164,12 +168,17 @@ class Follower:
     def _check_epoch(self) -> None:
         if self._has_to_join or self._parts.clock() < self._epoch_s + EPOCH_EVERY_S:
             return
-        epoch = self._parts.log.epoch(self._tenant)
+        marks = self._parts.log.marks(self._tenant, self._epoch)
         self._epoch_s = self._parts.clock()
-        if epoch != self._epoch:
+        if marks.epoch != self._epoch:
             self._parts.log.forget_key(self._tenant)
             self._erasures.forget()
             self.begin_anew()
+        elif marks.erasure < self._num_erasure:
+            logger.warning("the corpus has lost erasures of tenant %r, which are repeated", self._tenant)
+            self._parts.restore(self._tenant, self._erasures.all(), self._num_erasure)
+        else:
+            self._num_erasure = marks.erasure
 
     def _passed(self, cursor: Cursor | None) -> None:
         """Note that all up to a cursor was read, or all there is."""
@@ -204,7 +213,10 @@ class Follower:
     def _join(self) -> None:
         parts = self._parts
         begin, is_first = self.cursor, self._epoch < 0
-        self._epoch = parts.log.epoch(self._tenant)
+        marks = parts.log.marks(self._tenant, max(self._epoch, 0))
+        if marks.epoch != self._epoch:
+            self._num_erasure = 0
+        self._epoch, self._num_erasure = marks.epoch, max(marks.erasure, self._num_erasure)
         self._epoch_s = parts.clock()
         if self._epoch > 0:
             parts.note(self._tenant, b"epoch %d" % self._epoch, None)
@@ -284,6 +296,7 @@ class Follower:
 
     def _erase(self, name: RecordId, erasure: Erasure) -> None:
         """Remove what an erasure covers. Own records below the next number are older than it."""
+        self._epoch_s = -EPOCH_EVERY_S  # the store's number of this erasure is looked up next
         if not erasure.tombstone.is_repeated:
             self._parts.note(self._tenant, b"%s %d" % name, erasure.tombstone)
         withdrawal = self._parts.publisher.withdraw(self._tenant, erasure)

@@ -69,6 +69,7 @@ class SnapshotKeeper:
         self._eraser = writer(f"{holder}:erasures")
         self._erasing = threading.Lock()
         self._repeated: dict[tuple[str, Tombstone], set[bytes]] = {}  # digests
+        self._restored: dict[str, int] = {}  # numbers of the erasures to repeat, by tenant
         self._due: dict[str, tuple[float, Cursor | None]] = {}  # when, and the snapshot at that time
         self._listing_s = -math.inf  # when to list the tenants again
         self.num_written = 0
@@ -95,6 +96,12 @@ class SnapshotKeeper:
         name = (tenant, repeated(erasure.tombstone))
         self._repeated[name] = self._repeated.get(name, set()) | erasure.digests
 
+    def restore(self, tenant: str, tombstones: Iterable[Tombstone], erasure: int) -> None:
+        """Repeat soon the erasures that the store has lost; then it has the number of the last one again."""
+        for tombstone in tombstones:
+            self._repeated.setdefault((tenant, repeated(tombstone)), set())
+        self._restored[tenant] = erasure
+
     def step(self) -> None:
         """Repeat erasures, and write the snapshots that are due."""
         try:
@@ -120,6 +127,9 @@ class SnapshotKeeper:
     def _repeat_erasures(self) -> None:
         while self._repeated:
             self._erase_again(*self._repeated.popitem())
+        while self._restored:
+            tenant, erasure = self._restored.popitem()
+            self._log.store.mark(self._log.scope(tenant), erasure)
 
     def _erase_again(self, name: tuple[str, Tombstone], digests: set[bytes]) -> None:
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.cpu_share import CpuShare
 from agentspec.corpus.erasure import Erasure
-from agentspec.corpus.follower import Follower, FollowerParts, NoteErasure
+from agentspec.corpus.follower import Follower, FollowerParts, NoteErasure, RestoreErasures
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.tree_updates import SharedTrees, TreeUpdates
@@ -41,7 +41,8 @@ class LearnerFigures:
         lag_s: how long the oldest entry not read yet has been known, of the tenant furthest behind.
         num_missing: records that never arrived.
         num_dropped: records skipped because the learner was too far behind.
-        num_damaged: batches that can't be used, and outputs with tokens outside the vocabulary.
+        num_damaged: batches that can't be used, outputs with tokens outside the vocabulary, and other values
+            of the store that no engine wrote.
         num_unknown: counts of outputs that are not remembered.
         num_failures: failed calls of the store.
         cpu_s: CPU seconds of the thread.
@@ -70,6 +71,7 @@ class Learner:
         memory: outputs that other engines know; shared with the publisher.
         publisher: takes back what is erased.
         repeat: called with an erasure that this process has to repeat: some of its records came too late.
+        restore: called with erasures that the store has lost (:class:`FollowerParts`).
         cpu_share: share of one core.
         most_lag_s: a learner further behind skips to the newest entries.
         join_bytes: most bytes of tokens to learn from a snapshot, and from the log before it is skipped.
@@ -87,6 +89,7 @@ class Learner:
         publisher: Publisher,
         repeat: Callable[[str, Erasure], object],
         *,
+        restore: RestoreErasures = lambda tenant, tombstones, erasure: None,
         cpu_share: float = CPU_SHARE,
         most_lag_s: float = MOST_LAG_S,
         join_bytes: int = JOIN_BYTES,
@@ -111,6 +114,7 @@ class Learner:
             join_bytes,
             join_s,
             clock,
+            restore=restore,
         )
         self._followers: dict[str, Follower] = {}
         self._more_tenants: Callable[[], Iterable[str]] = lambda: ()
@@ -119,6 +123,7 @@ class Learner:
         self._knows_tenants = False
         self._joined = threading.Event()
         self._num_failures = 0
+        self._failures: set[str] = set()  # kinds
 
     def when_evicted(self, call: Callable[[str], object]) -> None:
         """Call this with a tenant whose trees were emptied. Before the start."""
@@ -174,7 +179,7 @@ class Learner:
                 continue
             try:
                 has_more |= follower.follow()
-            except CorpusError as error:
+            except Exception as error:  # the other tenants go on
                 follower.retry_s = self._clock() + _RETRY_S
                 self._failed(error)
         if self._knows_tenants and all(follower.has_joined for follower in self._followers.values()):
@@ -192,7 +197,9 @@ class Learner:
             max((follower.lag_s for follower in followers), default=0.0),
             max(0, sum(follower.num_missing for follower in followers) - num_dropped),
             num_dropped,
-            self._updates.num_refused + sum(follower.losses.num_damaged for follower in followers),
+            self._updates.num_refused
+            + self._log.store.num_foreign
+            + sum(follower.losses.num_damaged for follower in followers),
             self._updates.num_unknown,
             self._num_failures + sum(follower.losses.num_failures for follower in followers),
             self._share.cpu_s,
@@ -218,9 +225,13 @@ class Learner:
         if new:
             self._followers = {**self._followers, **new}  # figures() may read the old one
 
-    def _failed(self, error: CorpusError) -> None:
-        if self._num_failures == 0:
-            logger.warning("learning from other engines: %s", error)
+    def _failed(self, error: Exception) -> None:
+        """Count a failure. The first of each kind is logged; a trace only if the kind is not foreseen."""
+        kind = type(error).__name__
+        if kind not in self._failures:
+            is_known = isinstance(error, CorpusError)
+            logger.warning("learning from other engines: %s", error, exc_info=None if is_known else error)
+        self._failures.add(kind)
         self._num_failures += 1
 
     # ---- the thread ----

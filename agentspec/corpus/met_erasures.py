@@ -28,7 +28,7 @@ class MetErasures:
 
     def __init__(self) -> None:
         self._in_log: OrderedDict[RecordId, Erasure] = OrderedDict()
-        self._in_snapshot: set[RecordId] = set()
+        self._in_snapshot: dict[RecordId, Tombstone] = {}
         self._awaited: set[RecordId] = set()  # to be met again, after an erasure began anew
         self._stale: list[_Stale] = []
 
@@ -46,8 +46,13 @@ class MetErasures:
         """Note tombstones of a snapshot. Yield names and erasures of those that were never met."""
         for name, tombstone in found.items():
             if name not in self._in_log and name not in self._in_snapshot:
-                self._in_snapshot.add(name)
+                self._in_snapshot[name] = tombstone
                 yield name, Erasure(tombstone)
+
+    def all(self) -> list[Tombstone]:
+        """Return what was ever met, each once, as an engine repeats it."""
+        met = [*self._in_snapshot.values(), *(erasure.tombstone for erasure in self._in_log.values())]
+        return list(dict.fromkeys(map(repeated, met)))
 
     def await_again(self, found: Tombstones) -> None:
         """Begin to read the log anew: all erasures stand later in it, but those found in the snapshot."""

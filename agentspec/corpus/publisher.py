@@ -21,7 +21,7 @@ from agentspec.corpus.outbox import Outbox
 from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
 from agentspec.corpus.worker import Worker
-from agentspec.errors import AgentSpecError, CorpusError
+from agentspec.errors import AgentSpecError, BatchError, CorpusError, DataKeyError
 from agentspec.stages import StageKey
 
 logger = logging.getLogger("agentspec")
@@ -407,27 +407,28 @@ class Publisher:
         outbox = self._outboxes[tenant]
         num_outputs = sum(isinstance(record, Output) for record in batch.records)
         try:
-            data = self._log.encode(tenant, batch)
+            num_bytes = self._log.publish(tenant, batch, outbox.epoch)
             outbox.is_refused = False
-        except CorpusError as error:  # of this tenant only, e.g. its key
+        except (DataKeyError, BatchError) as error:  # of this tenant only
             if not outbox.is_refused:
                 logger.warning("outputs of tenant %s are not shared: %s", tenant, error)
             outbox.is_refused = True
             self._num_lost += num_outputs
             return outbox.sent(self._clock())
-        if not self._log.store.publish(self._log.scope(tenant), data, outbox.epoch):
-            self._num_lost += num_outputs
-            self._clear(tenant)
-            outbox.epoch = self._log.epoch(tenant)
+        if num_bytes is None:
+            before, outbox.epoch = outbox.epoch, self._log.epoch(tenant, outbox.epoch or 0)
+            if outbox.epoch != before:  # else the store had lost the erasure, and the batch may be sent again
+                self._num_lost += num_outputs
+                self._clear(tenant)
             return None
         self._breaker.succeed()
         self._success_s = self._clock()
         self._num_sent += num_outputs
-        self._num_bytes += len(data)
+        self._num_bytes += num_bytes
         num_updates = sum(isinstance(record, ModelUpdate) for record in batch.records)
         if num_updates:  # they have batches of their own
             self._num_updates += num_updates
-            self._num_update_bytes += len(data)
+            self._num_update_bytes += num_bytes
         return outbox.sent(self._success_s)
 
     def _clear(self, tenant: str) -> None:

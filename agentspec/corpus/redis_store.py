@@ -8,23 +8,31 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import re
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
-from agentspec.corpus.batch import check_size
+import msgspec
+
+from agentspec.corpus import redis_scripts as scripts
+from agentspec.corpus.batch import MOST_BATCH_BYTES, check_size
+from agentspec.corpus.redis_files import settle
 from agentspec.corpus.store import (
     START,
     Cursor,
     Entry,
+    Marks,
     Retention,
     Scope,
     ScopeStats,
     Snapshot,
+    Unread,
     without_password,
 )
 from agentspec.errors import ConfigError, CorpusError
@@ -32,104 +40,40 @@ from agentspec.extras import needed
 
 with needed("corpus"):
     import redis
+    from redis._parsers import _RESP2Parser
     from redis.backoff import NoBackoff
     from redis.retry import Retry
+
+logger = logging.getLogger("agentspec")
 
 CONNECT_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 2.0
 _PREFIX = "agentspec:corpus:"
 _SCOPES = f"{_PREFIX}scopes"  # a set: all that have ever had outputs, without the erased ones
-_READ_COUNT = 16  # entries per call
 _UPLOAD_S = 600.0  # an unfinished snapshot is gone so long after its last part
 
-# facts: epoch, fence, bytes (of the log), most_bytes and most_ms (its retention), key (wrapped), snapshot and
-# previous (ids)
-_PUBLISH = """
-local log, facts = KEYS[1], KEYS[2]
-local batch, epoch, most_bytes, most_ms = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-if epoch ~= '' and epoch ~= (redis.call('HGET', facts, 'epoch') or '0') then return 0 end
-if redis.call('XLEN', log) == 0 then redis.call('HSET', facts, 'bytes', 0) end
-redis.call('HSET', facts, 'most_bytes', ARGV[3], 'most_ms', ARGV[4])
-local id = redis.call('XADD', log, '*', 'batch', batch)
-local bytes = redis.call('HINCRBY', facts, 'bytes', #batch)
-local oldest_ms = redis.call('TIME')[1] * 1000 - most_ms
-for _ = 1, 128 do  -- more is left to the next call: a script stops all clients
-  local first = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-  local is_young = tonumber(string.match(first[1], '^%d+')) >= oldest_ms
-  if first[1] == id or (bytes <= most_bytes and is_young) then break end
-  redis.call('XDEL', log, first[1])
-  bytes = redis.call('HINCRBY', facts, 'bytes', -#first[2][2])
-end
-redis.call('PEXPIRE', log, most_ms)
-return 1
-"""
-_REWRITE = """
-local log, facts, entry, batch = KEYS[1], KEYS[2], ARGV[1], ARGV[2]
-local found = redis.call('XRANGE', log, entry, entry)[1]
-if not found then return end
-if batch ~= '' then
-  redis.call('XADD', log, '*', 'batch', batch)
-end
-redis.call('XDEL', log, entry)
-redis.call('HINCRBY', facts, 'bytes', #batch - #found[2][2])
-"""
-_DROP_PREVIOUS = """
-local previous = redis.call('HGET', KEYS[1], 'previous')
-if previous then redis.call('UNLINK', ARGV[1] .. previous) end
-redis.call('HDEL', KEYS[1], 'previous')
-"""
-_LEASE = """
-local holder = redis.call('GET', KEYS[2])
-if holder and holder ~= ARGV[1] then return end
-redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
-return redis.call('HINCRBY', KEYS[1], 'fence', 1)
-"""
-_SWAP = """
-local facts, prefix, id, fence, most_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local cursor, parts, bytes = ARGV[5], ARGV[6], ARGV[7]
-if fence ~= redis.call('HGET', facts, 'fence') then return 0 end
-if redis.call('HLEN', prefix .. id) ~= tonumber(parts) then return 0 end  -- it took too long
-redis.call('HSET', prefix .. id, 'cursor', cursor, 'parts', parts, 'bytes', bytes,
-  'minute', math.floor(redis.call('TIME')[1] / 60))
-redis.call('PEXPIRE', prefix .. id, most_ms)
-local previous = redis.call('HGET', facts, 'previous')
-if previous then redis.call('UNLINK', prefix .. previous) end
-local current = redis.call('HGET', facts, 'snapshot')
-if current then redis.call('HSET', facts, 'previous', current) end
-redis.call('HSET', facts, 'snapshot', id)
-return 1
-"""
-_ERASE = """
-local log, facts, lease, prefix = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
-for _, name in ipairs({'snapshot', 'previous'}) do
-  local id = redis.call('HGET', facts, name)
-  if id then redis.call('UNLINK', prefix .. id) end
-end
-redis.call('HDEL', facts, 'snapshot', 'previous', 'bytes', 'key')
-redis.call('XTRIM', log, 'MAXLEN', 0)  -- the stream itself stays: its ids go on rising
-redis.call('DEL', lease)
-redis.call('HINCRBY', facts, 'fence', 1)
-local before, now = tonumber(redis.call('HGET', facts, 'epoch') or 0), tonumber(redis.call('TIME')[1])
-redis.call('HSET', facts, 'epoch', string.format('%d', math.max(before + 1, now)))
-"""
-_STATS = """
-local log, facts, prefix = KEYS[1], KEYS[2], ARGV[1]
-local first = redis.call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-local entries, bytes, oldest, snapshots, written = 0, 0, 0, 0, 0
-if first then
-  entries, bytes = redis.call('XLEN', log), tonumber(redis.call('HGET', facts, 'bytes'))
-  oldest = math.floor(tonumber(string.match(first[1], '^%d+')) / 60000)
-end
-for _, name in ipairs({'previous', 'snapshot'}) do
-  local id = redis.call('HGET', facts, name)
-  if id then
-    snapshots = snapshots + (redis.call('HGET', prefix .. id, 'bytes') or 0)
-    written = tonumber(redis.call('HGET', prefix .. id, 'minute') or 0)
-  end
-end
-local most = redis.call('HMGET', facts, 'most_bytes', 'most_ms')
-return {entries, bytes, snapshots, oldest, written, tonumber(most[1] or 0), tonumber(most[2] or 0)}
-"""
+_SCOPE_BYTES = 4096  # longest name in that set
+_MOST_FOREIGN = 1024  # places whose values are remembered as foreign
+_LONGEST_LEASE_MS = 3_600_000  # a longer one is no engine's
+_PIECE_BYTES = 1 << 20  # of what one call rewrites
+_PIECE_ENTRIES = 256
+_ID = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
+_LATEST_S = 7200.0  # a newer id is no server's
+_MOST_ANSWER_BYTES = 16 << 20
+_LINE_BYTES = 64  # of an answer, whatever stands in the line
+_OPTIONS = frozenset(
+    (
+        *(
+            "ssl_ca_certs",
+            "ssl_ca_path",
+            "ssl_certfile",
+            "ssl_keyfile",
+            "ssl_check_hostname",
+            "ssl_cert_reqs",
+        ),
+        *("db", "username", "password", "client_name", "socket_keepalive", "health_check_interval"),
+    )
+)  # of redis-py, in the URL
 
 
 class RedisStore:
@@ -162,6 +106,8 @@ class RedisStore:
         self._retention = retention or Retention()
         self._most_wait_s = call_timeout_s / 2  # a longer block would end as a time-out
         self._closed = threading.Event()
+        self._foreign: set[bytes] = set()  # where values were that no engine wrote
+        self._check_options(url)
         try:
             self._client: Any = redis.Redis.from_url(
                 url,
@@ -169,22 +115,51 @@ class RedisStore:
                 socket_timeout=call_timeout_s,
                 retry=Retry(NoBackoff(), 0),  # the caller's breaker decides
                 protocol=2,  # answers have one form in all versions of redis-py
+                parser_class=_BoundedParser,
             )
-        except ValueError as error:
-            raise ConfigError(f"{self._shown!r} is no URL of a Redis server: {error}") from None
+            self._client.connection_pool.make_connection()  # not connected: it checks the options
+        except (ValueError, TypeError, redis.RedisError):
+            raise self._no_url("its port is no number, or one of its options is out of range") from None
+
+    @property
+    def num_foreign(self) -> int:
+        """Count the values met that no engine wrote."""
+        return len(self._foreign)
+
+    def _check_options(self, url: str) -> None:
+        options = parse_qsl(url.partition("?")[2].partition("#")[0], keep_blank_values=True)
+        unknown = sorted({name for name, _ in options} - _OPTIONS)
+        if unknown:
+            known = ", ".join(sorted(_OPTIONS))
+            raise self._no_url(f"it has the option {unknown[0]!r}, which is none of {known}")
+
+    def _no_url(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"{self._shown!r} is no URL of a Redis server: {reason}. Write "
+            "redis://USER:PASSWORD@HOST:PORT/DB, with the special characters of a password as %XX"
+        )
 
     # ---- the log ----
 
-    def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
+    def publish(
+        self,
+        scope: Scope,
+        batch: bytes,
+        epoch: int | None = None,
+        *,
+        key: bytes = b"",
+        is_erasure: bool = False,
+    ) -> bool:
         """Append a batch to the log, and drop what is beyond the retention."""
         check_size(batch)
         keys = _Keys(scope)
+        limits = (self._retention.most_bytes, self._most_age_ms)
         expected = "" if epoch is None else epoch
-        with self._errors(), self._client.pipeline(transaction=False) as pipeline:
-            pipeline.sadd(_SCOPES, json.dumps(scope))
-            limits = (self._retention.most_bytes, self._most_age_ms)
-            pipeline.eval(_PUBLISH, 2, keys.log, keys.facts, batch, expected, *limits)
-            return bool(_answers(pipeline)[1])
+        self._run(scripts.ADD_SCOPE, [_SCOPES], json.dumps(scope), answer=None)
+        names = [keys.log, keys.facts]
+        return bool(
+            self._run(scripts.PUBLISH, names, batch, expected, *limits, key, int(is_erasure), answer=int)
+        )
 
     def tenants(self, vocabulary: str) -> list[str]:
         """Return the tenants that have outputs of this vocabulary, or had some."""
@@ -197,14 +172,14 @@ class RedisStore:
         num_bytes = 0
         while True:
             begin = f"({after}" if after else "-"
-            with self._errors():
-                found = self._client.xrange(log, begin, "+", count=_READ_COUNT)
-            for cursor, fields in found:
-                num_bytes += len(fields[b"batch"])
+            limits = (min(most_bytes, MOST_BATCH_BYTES), MOST_BATCH_BYTES)
+            found = self._run(scripts.READ, [log], begin, *limits, answer=list[tuple[bytes, bytes | int]])
+            for cursor, batch in found:
+                num_bytes += len(batch) if isinstance(batch, bytes) else 0
                 if entries and num_bytes > most_bytes:
                     return entries
-                entries.append(Entry(cursor.decode(), fields[b"batch"]))
-            if len(found) < _READ_COUNT:
+                entries.append(Entry(cursor.decode(), _batch(batch)))
+            if not found or num_bytes >= most_bytes:
                 return entries
             after = entries[-1].cursor
 
@@ -218,52 +193,123 @@ class RedisStore:
             block_ms = max(1, int(min(left_s, self._most_wait_s) * 1000))
             try:
                 with self._errors():
-                    if self._client.xread(streams, count=1, block=block_ms):
+                    if self._is_news(self._client.xread(streams, count=1, block=block_ms)):
                         return
+            except (_AnswerTooLongError, _NotOursError):  # the next read passes over it
+                self._closed.wait(min(left_s, self.window_s))
+                return
             except CorpusError:
                 if not self._closed.is_set():
                     raise
 
+    def _is_news(self, found: list[Any]) -> bool:
+        """Return True if an entry has come that can be read. Waits a moment if it can't: it stays there."""
+        latest_ms = (time.time() + _LATEST_S) * 1000
+        if not found or any(int(entries[0][0].partition(b"-")[0]) < latest_ms for _, entries in found):
+            return bool(found)
+        self._closed.wait(self.window_s)
+        return False
+
     def end(self, scope: Scope) -> Cursor:
         """Return the cursor behind the newest entry."""
-        with self._errors():
-            newest = self._client.xrevrange(_Keys(scope).log, count=1)
-        return newest[0][0].decode() if newest else START
+        newest = self._run(scripts.END, [_Keys(scope).log], answer=bytes | None)
+        return newest.decode() if newest else START
 
-    def rewrite(self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]]) -> None:
-        """Replace entries, one at a time, by what remains of them.
+    def rewrite(
+        self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
+    ) -> None:
+        """Copy the log with these changes to another stream, which then takes its place.
 
-        The server may keep bytes of removed entries in a block of the stream until all of that block is gone.
+        ``XDEL`` would leave the bytes of an entry in the stream's memory, and so in the server's files. The
+        old stream is freed as a whole. Takes as much memory again as the log until then.
         """
         keys = _Keys(scope)
-        for cursor, batch in entries:
-            check_size(batch or b"")
-            with self._errors():
-                self._client.eval(_REWRITE, 2, keys.log, keys.facts, cursor, batch or b"")
-        with self._errors():
-            self._client.eval(_DROP_PREVIOUS, 1, keys.facts, keys.snapshot)
+        copy = f"{keys.log}:{uuid.uuid4().hex}"
+        last, num_bytes = "0-0", 0
+        try:
+            for piece in _pieces(entries):
+                while piece:
+                    flat = [one for pair in piece for one in pair]
+                    names = [keys.log, copy]
+                    answer = tuple[bytes, int, int]
+                    copied, num_done, more = self._run(
+                        scripts.COPY, names, last, MOST_BATCH_BYTES, *flat, answer=answer
+                    )
+                    last, num_bytes, piece = copied.decode(), num_bytes + more, piece[num_done:]
+            self._swap(scope, copy, fence, last, num_bytes)
+        except BaseException:
+            with contextlib.suppress(CorpusError), self._errors():
+                self._client.unlink(copy)
+            raise
+
+    def _swap(self, scope: Scope, copy: str, fence: int | None, last: str, num_bytes: int) -> None:
+        keys = _Keys(scope)
+        expected = "" if fence is None else fence
+        state = 0
+        while state == 0:
+            names = [keys.log, copy, keys.facts]
+            copied, num_bytes, state = self._run(
+                scripts.SWAP,
+                names,
+                *(expected, last, num_bytes, MOST_BATCH_BYTES),
+                answer=tuple[bytes, int, int],
+            )
+            last = copied.decode()
+        if state < 0:
+            raise CorpusError(f"tenant {scope.tenant!r} was changed while its log was rewritten: repeat it")
+
+    def drop_previous(self, scope: Scope) -> None:
+        """Remove the snapshot that the present one replaced."""
+        keys = _Keys(scope)
+        self._run(scripts.DROP_PREVIOUS, [keys.facts], keys.snapshot, answer=None)
 
     # ---- epochs and snapshots ----
 
     def epoch(self, scope: Scope) -> int:
-        """Return how often the scope was erased."""
-        with self._errors():
-            return int(self._client.hget(_Keys(scope).facts, "epoch") or 0)
+        """Return the number of the scope's last erasure."""
+        return self.marks(scope).epoch
 
-    def erase(self, scope: Scope) -> None:
+    def marks(self, scope: Scope) -> Marks:
+        """Return the numbers of the scope's last erasures."""
+        keys = _Keys(scope)
+        names, answer = [keys.facts, keys.log, keys.lease], tuple[bytes, bytes, list[bytes]]
+        epoch, erasure, foreign = self._run(scripts.MARKS, names, answer=answer)
+        for name in foreign:
+            self._note_foreign(name.decode())
+        return Marks(int(epoch), int(erasure))
+
+    def mark(self, scope: Scope, erasure: int) -> None:
+        """Raise the number of the last erasure of a stage or a person to at least this one."""
+        self._run(scripts.MARK, [_Keys(scope).facts], erasure, answer=None)
+
+    def erase(self, scope: Scope, epoch: int = 0) -> None:
         """Remove all of the scope and its wrapped key, and begin a new epoch."""
         keys = _Keys(scope)
-        with self._errors(), self._client.pipeline(transaction=False) as pipeline:
-            pipeline.eval(_ERASE, 3, keys.log, keys.facts, keys.lease, keys.snapshot)
-            pipeline.srem(_SCOPES, json.dumps(scope))
-            _answers(pipeline)
+        names = [keys.log, keys.facts, keys.lease]
+        try:
+            self._run(scripts.ERASE, names, keys.snapshot, epoch, answer=int)
+        except CorpusError as error:
+            if not isinstance(error.__cause__, redis.exceptions.OutOfMemoryError):
+                raise
+            self._run(scripts.DROP, names, keys.snapshot, answer=None)  # now there is room
+            self._run(scripts.ERASE, names, keys.snapshot, epoch, answer=int)
+        if not epoch:
+            with self._errors(), contextlib.suppress(redis.exceptions.ResponseError):  # if it is no set
+                self._client.srem(_SCOPES, json.dumps(scope))
+
+    def settle(self, timeout_s: float) -> list[str]:
+        """Have the server write its files anew, and wait for it."""
+        with self._errors():
+            return settle(self._client, timeout_s)
 
     def lease(self, scope: Scope, holder: str, ttl_s: float) -> int | None:
         """Return a fencing number if the holder may write the snapshot now."""
         keys = _Keys(scope)
-        with self._errors():
-            fence = self._client.eval(_LEASE, 2, keys.facts, keys.lease, holder, max(1, int(ttl_s * 1000)))
-        return None if fence is None else int(fence)
+        ttl_ms = max(1, int(ttl_s * 1000))
+        names = [keys.facts, keys.lease]
+        arguments = (holder, ttl_ms, _LONGEST_LEASE_MS)
+        fence: int | None = self._run(scripts.LEASE, names, *arguments, answer=int | None)
+        return fence
 
     def put_snapshot(self, scope: Scope, fence: int, cursor: Cursor, parts: Iterable[bytes]) -> bool:
         """Upload the parts one by one, then replace the scope's snapshot at once."""
@@ -273,11 +319,9 @@ class RedisStore:
         is_put = False
         try:
             sizes = self._upload(key, parts)
-            with self._errors(), self._client.pipeline(transaction=False) as pipeline:
-                pipeline.sadd(_SCOPES, json.dumps(scope))
-                arguments = (keys.snapshot, snapshot, fence, self._most_age_ms, cursor, *sizes)
-                pipeline.eval(_SWAP, 1, keys.facts, *arguments)
-                is_put = bool(_answers(pipeline)[1])
+            self._run(scripts.ADD_SCOPE, [_SCOPES], json.dumps(scope), answer=None)
+            arguments = (keys.snapshot, snapshot, fence, self._most_age_ms, cursor, *sizes)
+            is_put = bool(self._run(scripts.PUT_SNAPSHOT, [keys.facts], *arguments, answer=int))
         finally:
             if not is_put:
                 with contextlib.suppress(CorpusError), self._errors():
@@ -285,17 +329,21 @@ class RedisStore:
         return is_put
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
-        """Return the scope's snapshot, if there is one."""
+        """Return the scope's snapshot, if there is one that an engine wrote."""
         keys = _Keys(scope)
-        with self._errors():
-            snapshot = self._client.hget(keys.facts, "snapshot")
-            if snapshot is None:
-                return None
-            key = keys.snapshot + snapshot.decode()
-            cursor, num_parts = self._client.hmget(key, "cursor", "parts")
-        if cursor is None:  # too old
+        answer = tuple[bytes, bytes, bytes, bytes] | None
+        found = self._run(scripts.SNAPSHOT, [keys.facts, keys.log], keys.snapshot, answer=answer)
+        if found is None or not found[1] + found[2]:  # none, or it is too old
             return None
-        return Snapshot(cursor.decode(), self._parts(key, int(num_parts)))
+        try:
+            name, cursor, parts, newest_ms = (text.decode("ascii") for text in found)
+            place = cursor.rpartition(":")[2]  # a store of snapshots may put a mark before it
+            if not place or (_ID.fullmatch(place) and int(place.partition("-")[0]) <= int(newest_ms)):
+                return Snapshot(cursor, self._parts(keys.snapshot + name, int(parts)))
+        except ValueError:
+            pass
+        self._note_foreign(f"the snapshot of tenant {scope.tenant!r}")
+        return None
 
     def _upload(self, key: str, parts: Iterable[bytes]) -> tuple[int, int]:
         """Write the parts under a key that is gone some minutes after the last. Return number and bytes."""
@@ -310,40 +358,48 @@ class RedisStore:
             num_bytes += len(part)
         return num_parts, num_bytes
 
-    def _parts(self, key: str, num_parts: int) -> Iterator[bytes]:
+    def _parts(self, key: str, num_parts: int) -> Iterator[bytes | Unread]:
         for number in range(num_parts):
-            with self._errors():
-                part: bytes | None = self._client.hget(key, str(number))
+            part = self._run(scripts.PART, [key], number, MOST_BATCH_BYTES, answer=bytes | int | None)
             if part is None:
                 raise CorpusError("this snapshot was replaced while it was read: read the new one")
-            yield part
+            yield _batch(part)
 
     # ---- keys, sizes ----
 
     def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
         """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
-        facts = _Keys(scope).facts
-        with self._errors(), self._client.pipeline() as pipeline:
-            if candidate is not None:
-                pipeline.hsetnx(facts, "key", candidate)
-            pipeline.hget(facts, "key")
-            wrapped: bytes | None = _answers(pipeline)[-1]
-            return wrapped
+        names, candidates = [_Keys(scope).facts], [] if candidate is None else [candidate]
+        wrapped: bytes | None = self._run(scripts.KEY, names, *candidates, answer=bytes | None)
+        return wrapped
+
+    def replace_key(self, scope: Scope, before: bytes, wrapped: bytes) -> bool:
+        """Replace the scope's wrapped key. Return False if it is not ``before``."""
+        return bool(self._run(scripts.REPLACE_KEY, [_Keys(scope).facts], before, wrapped, answer=int))
 
     def stats(self) -> dict[Scope, ScopeStats]:
         """Return the sizes of all scopes that have outputs."""
         scopes = self.scopes()
         with self._errors(), self._client.pipeline(transaction=False) as pipeline:
             for keys in map(_Keys, scopes):
-                pipeline.eval(_STATS, 2, keys.log, keys.facts, keys.snapshot)
-            found = dict(zip(scopes, _answers(pipeline), strict=True))
-        stats = {scope: _stats(*answer) for scope, answer in found.items()}
+                pipeline.eval(scripts.STATS, 2, keys.log, keys.facts, keys.snapshot)
+            answers = msgspec.convert(_answers(pipeline), list[_Stats])
+        stats = {scope: _stats(*answer) for scope, answer in zip(scopes, answers, strict=True)}
         return {scope: one for scope, one in stats.items() if one.num_entries or one.num_snapshot_bytes}
 
     def scopes(self) -> list[Scope]:
         """Return the scopes that have ever had outputs, without the erased ones."""
-        with self._errors():
-            return sorted(Scope(*json.loads(name)) for name in self._client.smembers(_SCOPES))
+        answer = tuple[list[bytes], int]
+        names, num_foreign = self._run(scripts.SCOPES, [_SCOPES], _SCOPE_BYTES, answer=answer)
+        found = []
+        for name in names:
+            try:
+                found.append(Scope(*msgspec.json.decode(name, type=tuple[str, str])))
+            except (msgspec.MsgspecError, ValueError):
+                self._note_foreign(f"{name[:40]!r} in the set {_SCOPES}")
+        for number in range(num_foreign):
+            self._note_foreign(f"long name {number} in the set {_SCOPES}")
+        return sorted(found)
 
     def check_integrity(self) -> list[str]:
         """Return nothing: the server guards its memory and files."""
@@ -358,14 +414,79 @@ class RedisStore:
     def _most_age_ms(self) -> int:
         return max(1, int(self._retention.most_age_s * 1000))
 
+    def _run(self, script: str, keys: list[str], *arguments: Any, answer: Any) -> Any:
+        """Run a script. Its answer must be of a type, or CorpusError is raised."""
+        with self._errors():
+            return msgspec.convert(self._client.eval(script, len(keys), *keys, *arguments), answer)
+
+    def _note_foreign(self, what: str) -> None:
+        """Count a value that no engine wrote, once. Say so when it is the first one."""
+        if not self._foreign:
+            logger.warning("the corpus at %s holds values that no engine wrote: %s", self._shown, what)
+        if len(self._foreign) < _MOST_FOREIGN:
+            self._foreign.add(blake2b(what.encode(errors="replace"), digest_size=8).digest())
+
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         if self._closed.is_set():
             raise CorpusError(f"the corpus at {self._shown} is closed")
         try:
             yield
+        except _AnswerTooLong as error:
+            raise _AnswerTooLongError(f"the corpus at {self._shown} can't be used now: {error}") from error
+        except redis.exceptions.ResponseError as error:
+            kind = _NotOursError if "WRONGTYPE" in str(error) else CorpusError
+            raise kind(f"the corpus at {self._shown} can't be used now: {_short(error)}") from error
         except redis.RedisError as error:
-            raise CorpusError(f"the corpus at {self._shown} can't be used now: {error}") from error
+            raise CorpusError(f"the corpus at {self._shown} can't be used now: {_short(error)}") from error
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            raise CorpusError(
+                f"the corpus at {self._shown} gave an answer of another form: {error}"
+            ) from error
+
+
+class _NotOursError(CorpusError):
+    """A key of ours holds a value of another type."""
+
+
+class _AnswerTooLongError(CorpusError):
+    """An answer was not read: it is longer than any of ours."""
+
+
+class _AnswerTooLong(redis.ConnectionError):
+    """Ends the connection: the rest of the answer is in it."""
+
+
+class _BoundedParser(_RESP2Parser):
+    """Looks at the length of each value before it is read: no answer takes more than some MiB of memory."""
+
+    def on_connect(self, connection: Any) -> None:
+        """Begin to read from a connection."""
+        super().on_connect(connection)  # type: ignore[no-untyped-call]
+        buffer: Any = self._buffer
+        read, readline, purge = buffer.read, buffer.readline, buffer.purge
+        num_bytes = 0
+
+        def add(more: int) -> None:
+            nonlocal num_bytes
+            num_bytes += more
+            if num_bytes > _MOST_ANSWER_BYTES:
+                raise _AnswerTooLong(f"an answer has more than {_MOST_ANSWER_BYTES} bytes")
+
+        def bounded_read(length: int, *args: Any, **options: Any) -> Any:
+            add(length)
+            return read(length, *args, **options)
+
+        def bounded_readline(*args: Any, **options: Any) -> Any:
+            add(_LINE_BYTES)
+            return readline(*args, **options)
+
+        def bounded_purge() -> None:
+            nonlocal num_bytes
+            num_bytes = 0
+            purge()
+
+        buffer.read, buffer.readline, buffer.purge = bounded_read, bounded_readline, bounded_purge
 
 
 class _Keys:
@@ -378,6 +499,9 @@ class _Keys:
         self.facts = f"{scope_name}:facts"
         self.lease = f"{scope_name}:lease"
         self.snapshot = f"{scope_name}:snapshot:"  # before an id
+
+
+_Stats = tuple[int, int, int, int, int, int, int]
 
 
 def _stats(
@@ -400,3 +524,34 @@ def _answers(pipeline: Any) -> list[Any]:
         if isinstance(answer, redis.RedisError):
             raise answer
     return answers
+
+
+def _pieces(
+    entries: Iterable[tuple[Cursor, bytes | None]],
+) -> Iterator[list[tuple[Cursor, bytes]]]:
+    """Gather changes for one call each, as COPY takes them."""
+    piece: list[tuple[Cursor, bytes]] = []
+    num_bytes = 0
+    for cursor, batch in entries:
+        check_size(batch or b"")
+        piece.append((cursor, b"" if batch is None else b"+" + batch))
+        num_bytes += len(batch or b"")
+        if num_bytes >= _PIECE_BYTES or len(piece) >= _PIECE_ENTRIES:
+            yield piece
+            piece, num_bytes = [], 0
+    if piece:
+        yield piece
+
+
+def _batch(found: bytes | int) -> bytes | Unread:
+    """Return a batch, or why it was not read."""
+    if isinstance(found, bytes):
+        return found
+    if found < 0:
+        return Unread("no engine wrote it")
+    return Unread(f"it has {found} bytes, not at most {MOST_BATCH_BYTES}", found)
+
+
+def _short(error: Exception) -> str:
+    """Return an error's text. One of a script is long: what stands before the place in it is enough."""
+    return str(error).partition(" script: ")[0][:200]

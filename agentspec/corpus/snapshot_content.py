@@ -55,10 +55,6 @@ class SnapshotContent:
                 if not is_snapshot:
                     self.erase(Erasure(record))
 
-    def note(self, batch: Batch) -> None:
-        """Take a batch as applied: the snapshot before held it."""
-        self._seen.setdefault(batch.origin, SeenNumbers()).add(batch.first, len(batch.records))
-
     def erase(self, erasure: Erasure) -> None:
         """Remove what an erasure covers."""
         for output in [output for output in self._each() if erasure.covers(output)]:

@@ -62,8 +62,14 @@ class SnapshotStore:
         self.window_s = store.window_s
         self.publish, self.read, self.wait, self.end = store.publish, store.read, store.wait, store.end
         self.tenants, self.scopes, self.epoch = store.tenants, store.scopes, store.epoch
-        self.wrapped_key, self.check_integrity = store.wrapped_key, store.check_integrity
-        self.close = store.close
+        self.marks, self.mark, self.settle = store.marks, store.mark, store.settle
+        self.wrapped_key, self.replace_key = store.wrapped_key, store.replace_key
+        self.check_integrity, self.close = store.check_integrity, store.close
+
+    @property
+    def num_foreign(self) -> int:
+        """Count the values met that no engine wrote."""
+        return self._store.num_foreign
 
     # ---- writing ----
 
@@ -150,7 +156,8 @@ class SnapshotStore:
         return self._checked(scope, found) if found and found.cursor.startswith(_MARK) else None
 
     def _checked(self, scope: Scope, found: Snapshot) -> SnapshotPointer | None:
-        pointer = SnapshotPointer.decode(next(found.parts, b""))
+        part = next(found.parts, b"")
+        pointer = SnapshotPointer.decode(part) if isinstance(part, bytes) else None
         if pointer and (self._folder is None or pointer.place != self._folder.url):
             raise SnapshotError(
                 f"the snapshot of tenant {scope.tenant!r} is in {pointer.place!r}: name this place for "
@@ -160,25 +167,31 @@ class SnapshotStore:
 
     # ---- erasure and retention ----
 
-    def erase(self, scope: Scope) -> None:
+    def erase(self, scope: Scope, epoch: int = 0) -> None:
         """Remove all of the scope, and begin a new epoch. Waits for a writer in the middle of an object."""
         self._pointer(scope)
         if self._folder is None:
-            return self._store.erase(scope)
+            return self._store.erase(scope, epoch)
         is_writing = self._store.lease(scope, f"erasure:{uuid.uuid4().hex}", LEASE_S) is None
-        self._store.erase(scope)  # whoever writes notices it before the next object
+        self._store.erase(scope, epoch)  # whoever writes notices it before the next object
         self._drop(self._folder, scope)
         if is_writing:
             time.sleep(self._folder.most_call_s)
             self._drop(self._folder, scope)
         return None
 
-    def rewrite(self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]]) -> None:
-        """Remove entries, and append what remains of them. Removes all objects but the snapshot's."""
+    def rewrite(
+        self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
+    ) -> None:
+        """Write the log anew, with other entries in the place of some."""
+        self._store.rewrite(scope, entries, fence)
+
+    def drop_previous(self, scope: Scope) -> None:
+        """Remove all objects but the snapshot's."""
         lease = self._leases.get(scope)
         if self._folder is not None and lease is not None and not self._renew(scope, lease):
             raise CorpusError(f"another process writes the snapshot of tenant {scope.tenant!r}: repeat it")
-        self._store.rewrite(scope, entries)
+        self._store.drop_previous(scope)
         if self._folder is not None:
             self._drop(self._folder, scope)
 

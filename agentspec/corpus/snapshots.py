@@ -12,7 +12,7 @@ from agentspec.corpus.erasure import Erasure
 from agentspec.corpus.outbox import erased
 from agentspec.corpus.snapshot_content import SnapshotContent
 from agentspec.corpus.store import START, Cursor
-from agentspec.errors import CorpusError
+from agentspec.errors import CorpusError, LostBatchesError
 
 SNAPSHOT_BYTES = 64 << 20
 MOST_AGE_S = 7 * 86400.0
@@ -63,6 +63,7 @@ class SnapshotWriter:
         if fence is None:
             return False
         with self._releasing(tenant):
+            self._log.refresh_key(tenant)
             content, cursor = self._last_snapshot(tenant)
             cursor = self._merge_log(tenant, content, cursor)
             return self._put(tenant, fence, cursor, content)
@@ -80,23 +81,35 @@ class SnapshotWriter:
             digests: of outputs covered that the store may not hold any more. Their counts are removed.
             timeout_s: how long to wait for another writer.
 
+        Every batch is encrypted with a new key. One that can't be read may hold what is erased, so it is
+        removed as well. The tombstone reaches the engines that could read it.
+
         Raises:
             CorpusError: the store can't be used, or others write for too long. Part may be erased: repeat it.
+            LostBatchesError: all is erased, but batches that can't be read were removed with it.
         """
         fence = self._await_lease(tenant, timeout_s)
-        scope = self._log.scope(tenant)
         with self._releasing(tenant):
             epoch = self._log.epoch(tenant)
-            if not self._log.store.publish(scope, self._log.encode(tenant, batch), epoch):
+            self._log.change_key(tenant)
+            if self._log.publish(tenant, batch, epoch, is_erasure=True) is None:
                 return  # all was erased meanwhile
             content, cursor = self._last_snapshot(tenant)
             cursor = self._merge_log(tenant, content, cursor, until=batch)
             erasure = content.erase_by(batch, digests)
-            self._rewrite(tenant, batch, erasure, content)
+            fence = self._renewed(tenant, fence)
+            num_lost = self._rewrite(tenant, batch, erasure, content, fence)
             cursor = self._merge_log(tenant, content, cursor)
+            fence = self._renewed(tenant, fence)
             if not self._put(tenant, fence, cursor, content):
                 raise CorpusError(f"tenant {tenant!r} was changed while it was erased from: repeat it")
-            self._log.store.rewrite(scope, ())  # removes the replaced snapshot
+            self._log.store.drop_previous(self._log.scope(tenant))
+            self._log.drop_former_keys(tenant)
+        if num_lost:
+            raise LostBatchesError(
+                f"{num_lost} batches of tenant {tenant!r} could not be read, and were removed with what was "
+                "erased, since they might hold it. To repeat the erasure finds nothing more to remove"
+            )
 
     # ---- the lease ----
 
@@ -111,6 +124,13 @@ class SnapshotWriter:
         finally:
             with contextlib.suppress(CorpusError):
                 self._lease(tenant, 0.0)
+
+    def _renewed(self, tenant: str, fence: int) -> int:
+        """Renew the lease, and return its fence. Raises CorpusError if others were there meanwhile."""
+        renewed = self._lease(tenant, LEASE_S)
+        if renewed != fence + 1:
+            raise CorpusError(f"tenant {tenant!r} was changed while it was erased from: repeat it")
+        return renewed
 
     def _await_lease(self, tenant: str, timeout_s: float) -> int:
         deadline_s = self._clock() + timeout_s
@@ -166,28 +186,41 @@ class SnapshotWriter:
 
     # ---- rewriting ----
 
-    def _rewrite(self, tenant: str, tombstone: Batch, erasure: Erasure, content: SnapshotContent) -> None:
+    def _rewrite(
+        self, tenant: str, tombstone: Batch, erasure: Erasure, content: SnapshotContent, fence: int
+    ) -> int:
         """Put placeholders for all that is covered in the log before the tombstone.
 
-        What is rewritten stands behind the tombstone then: the content must not merge it again.
+        Returns:
+            The number of batches removed since they can't be read.
         """
-        for _, batch in self._before(tenant, tombstone):
-            content.note(batch)
-            for record in batch.records:
+        for logged in self._before(tenant, tombstone):
+            for record in logged.batch.records if logged.batch else ():
                 erasure.covers(record)  # notes the digests, for counts
-        replaced = (
-            (cursor, self._log.encode(tenant, remaining))
-            for cursor, batch in self._before(tenant, tombstone)
-            if (remaining := erased(batch, erasure)) is not None
-        )
-        self._log.store.rewrite(self._log.scope(tenant), replaced)
+        lost: list[Cursor] = []
+        rewritten = self._rewritten(tenant, tombstone, erasure, lost)
+        self._log.store.rewrite(self._log.scope(tenant), rewritten, fence)
+        return len(lost)
 
-    def _before(self, tenant: str, tombstone: Batch) -> Iterator[tuple[Cursor, Batch]]:
+    def _rewritten(
+        self, tenant: str, tombstone: Batch, erasure: Erasure, lost: list[Cursor]
+    ) -> Iterator[tuple[Cursor, bytes | None]]:
+        """Yield what takes the place of entries: of all up to the tombstone if they are encrypted."""
+        for logged in self._before(tenant, tombstone):
+            if logged.batch is None:
+                if logged.is_lost:
+                    lost.append(logged.cursor)
+                yield logged.cursor, None
+                continue
+            remaining = erased(logged.batch, erasure)
+            if remaining is not None or self._log.is_encrypted:
+                yield logged.cursor, self._log.encode(tenant, remaining or logged.batch)
+
+    def _before(self, tenant: str, tombstone: Batch) -> Iterator[LoggedBatch]:
         for logged in self._entries(tenant, START):
             if _is_same(logged.batch, tombstone):
                 return
-            if logged.batch is not None:
-                yield logged.cursor, logged.batch
+            yield logged
 
 
 def _is_same(batch: Batch | None, other: Batch) -> bool:

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentspec.errors import CorpusError, ForestFileError
@@ -38,6 +38,7 @@ class SqliteFile:
         tables: SQL that creates the tables.
         version: of the tables.
         application: number that SQLite files of this kind carry.
+        upgrades: SQL that makes the tables of a version those of the next.
         only_reads: nothing is written. A missing or damaged file is an error and stays as it is.
 
     Raises:
@@ -45,12 +46,20 @@ class SqliteFile:
     """
 
     def __init__(
-        self, path: Path, tables: str, version: int, application: int, *, only_reads: bool = False
+        self,
+        path: Path,
+        tables: str,
+        version: int,
+        application: int,
+        *,
+        upgrades: Mapping[int, str],
+        only_reads: bool = False,
     ) -> None:
         self._path = path
         self._tables = tables
         self._version = version
         self._application = application
+        self._upgrades = upgrades
         self._only_reads = only_reads
         self._lock = threading.Lock()
         self._is_closed = False
@@ -83,12 +92,18 @@ class SqliteFile:
             return self._num_opened, version
 
     def forget_deleted(self) -> None:
-        """Remove deleted content from the write-ahead log, and damaged files that may hold it.
+        """Remove deleted content from the write-ahead log, and damaged files that may hold it. Syncs.
 
-        A reader of another process may keep the log's content until its transaction ends.
+        Raises:
+            CorpusError: a transaction of another process lasts too long. The log holds the content.
         """
         with self._errors():
-            self._ensure_open()[0].execute("pragma wal_checkpoint(truncate)").fetchone()
+            is_busy, *_ = self._ensure_open()[0].execute("pragma wal_checkpoint(truncate)").fetchone()
+            if is_busy:
+                raise CorpusError(
+                    f"what was erased is still in {self._path.name}-wal, which another process reads: "
+                    "repeat it"
+                )
             for damaged in self._path.parent.glob(f"{self._path.name}*.damaged-*"):
                 damaged.unlink(missing_ok=True)
 
@@ -138,6 +153,8 @@ class SqliteFile:
         """Return the connections to the file that has the path now."""
         if not self._is_current():
             self._disconnect()
+            if not self._only_reads:  # it may have been deleted
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._exclusive():
                 try:
                     self._connect()
@@ -151,7 +168,7 @@ class SqliteFile:
     def _is_current(self) -> bool:
         try:
             return self._identity is not None and os.path.samestat(os.stat(self._path), self._identity)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
 
     def _connect(self) -> None:
@@ -168,6 +185,8 @@ class SqliteFile:
                         place, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True
                     )
                 )
+            for connection in self._connections:
+                connection.text_factory = _text
             self._prepare(self._connections[0])
             self._connections[1].execute("pragma data_version").fetchone()
             self._identity = os.stat(self._path)
@@ -200,6 +219,11 @@ class SqliteFile:
             connection.executescript(
                 f"begin immediate; {self._tables} pragma application_id = {self._application}; "
                 f"pragma user_version = {self._version}; commit;"
+            )
+            return
+        for number in range(version, self._version):
+            connection.executescript(
+                f"begin immediate; {self._upgrades[number]} pragma user_version = {number + 1}; commit;"
             )
 
     def _move_aside(self, error: sqlite3.Error) -> None:
@@ -252,6 +276,11 @@ def _close_before_forks(file: SqliteFile) -> None:
             forking.pop().end_fork()
 
     os.register_at_fork(before=begin, after_in_parent=end, after_in_child=end)
+
+
+def _text(data: bytes) -> str:
+    """Return a text. Bytes that are none are replaced: another program wrote it."""
+    return data.decode("utf-8", errors="replace")
 
 
 def _is_damage(error: sqlite3.Error) -> bool:

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
+import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from agentspec.corpus.batch import check_size
+from agentspec.corpus.batch import MOST_BATCH_BYTES, check_size
 from agentspec.corpus.sqlite_file import SqliteFile
-from agentspec.corpus.store import START, Cursor, Entry, Retention, Scope, ScopeStats, Snapshot
+from agentspec.corpus.store import (
+    START,
+    Cursor,
+    Entry,
+    Marks,
+    Retention,
+    Scope,
+    ScopeStats,
+    Snapshot,
+    Unread,
+)
 from agentspec.errors import ConfigError, CorpusError
+
+logger = logging.getLogger("agentspec")
 
 FILE = "corpus.sqlite"
 KEYS = "keys"  # a folder: backups may leave it out
-_VERSION = 1
+_VERSION = 2  # 1: erasures of stages and persons had no number
 _APPLICATION = 0x41675370
 _WATCH_S = 0.02
 _NUM_SNAPSHOTS = 2  # the newest, and the one before for those that read it now
@@ -27,7 +42,7 @@ create table scopes (
     id integer primary key, vocabulary text not null, tenant text not null, epoch int not null default 0,
     num_entries int not null default 0, num_bytes int not null default 0,
     fence int not null default 0, holder text not null default '', lease_end_s real not null default 0,
-    most_bytes int, most_age_s real,
+    most_bytes int, most_age_s real, erasure int not null default 0,
     unique (vocabulary, tenant));
 create table entries (
     id integer primary key autoincrement, scope int not null, minute int not null, num_bytes int not null,
@@ -49,6 +64,18 @@ create trigger snapshot_dropped after delete on snapshots begin
 insert into sqlite_sequence select column1, cast((julianday() - 2440587.5) * 86400e6 as int)
     from (values ('entries'), ('snapshots'));
 """  # ids begin at the present microsecond: cursors of a file that was damaged lie before those of the next
+_UPGRADES = {1: "alter table scopes add column erasure int not null default 0;"}  # to the next version
+_LATEST_ID_S = 3600.0  # later ids are no engine's: with the last possible one, nothing could be added
+_LONGEST_LEASE_S = 3600.0  # a longer one is no engine's
+_MOST_NUMBER = 1 << 52
+_MOST_KEY_BYTES = 4096
+_MOST_FOREIGN = 1024  # places whose values are remembered as foreign
+_PIECE_BYTES = 4 << 20  # of what one transaction rewrites
+_BATCH = (  # its length is looked at before it is read
+    "typeof(batch), length(batch), case when typeof(batch) = 'blob' and length(batch) <= "
+    f"{MOST_BATCH_BYTES} then batch end"
+)
+_MOST_NAME = 4096  # characters of a vocabulary and a tenant together
 _SCOPE = "(select id from scopes where vocabulary = ? and tenant = ?)"
 _HAS_OUTPUTS = """(num_entries > 0 or exists (
     select 1 from snapshots where snapshots.scope = scopes.id and is_complete))"""
@@ -88,18 +115,40 @@ class SqliteStore:
         self._retention = retention or Retention()
         self._clock = clock
         self._closed = threading.Event()
-        self._file = SqliteFile(folder / FILE, _TABLES, _VERSION, _APPLICATION, only_reads=only_reads)
+        self._foreign: set[str] = set()  # where values were that no engine wrote
+        self._file = SqliteFile(
+            folder / FILE, _TABLES, _VERSION, _APPLICATION, upgrades=_UPGRADES, only_reads=only_reads
+        )
+
+    @property
+    def num_foreign(self) -> int:
+        """Count the values met that no engine wrote."""
+        return len(self._foreign)
 
     # ---- the log ----
 
-    def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
+    def publish(
+        self,
+        scope: Scope,
+        batch: bytes,
+        epoch: int | None = None,
+        *,
+        key: bytes = b"",
+        is_erasure: bool = False,
+    ) -> bool:
         """Append a batch to the log, and drop what is beyond the retention."""
         check_size(batch)
         with self._file.transaction(writes=True) as file:
             number = _ensured(file, scope)
-            if epoch is not None and _epoch(file, scope) != epoch:
+            marks = self._marks(file, scope)
+            if epoch is not None and marks.epoch != epoch:
                 return False
+            if key and not (self._read_key(scope) or self._made_key(scope, key)).startswith(key):
+                return False
+            self._mend_ids(file)
             self._append(file, number, batch)
+            if is_erasure:
+                self._set_erasure(file, number, max(marks.erasure + 1, self._now_ms()))
             self._note_retention(file, number)
             self._drop_beyond_budget(file, number)
             self._drop_old(file)
@@ -109,23 +158,27 @@ class SqliteStore:
         """Return the tenants that have outputs of this vocabulary."""
         with self._file.transaction(writes=False) as file:
             rows = file.execute(
-                f"select tenant from scopes where vocabulary = ? and {_HAS_OUTPUTS} order by tenant",
+                f"select vocabulary, tenant from scopes where vocabulary = ? and {_HAS_OUTPUTS}"
+                " order by tenant",
                 (vocabulary,),
             )
-            return [tenant for (tenant,) in rows]
+            return [scope.tenant for scope in self._named(rows)]
 
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
         """Return entries after a cursor, the oldest first."""
         entries: list[Entry] = []
         num_bytes = 0
         with self._file.transaction(writes=False) as file:
-            query = f"select id, batch from entries where scope = {_SCOPE} and id > ? order by id"
-            with contextlib.closing(file.execute(query, (*scope, _id(after)))) as rows:
-                for entry, batch in rows:
-                    num_bytes += len(batch)
+            query = (
+                f"select id, {_BATCH} from entries where scope = {_SCOPE} and id > ? and id < ? order by id"
+            )
+            last = self._latest_id()
+            with contextlib.closing(file.execute(query, (*scope, _id(after), last))) as rows:
+                for entry, kind, size, batch in rows:
+                    num_bytes += size if batch is not None else 0
                     if entries and num_bytes > most_bytes:
                         break
-                    entries.append(Entry(str(entry), batch))
+                    entries.append(Entry(str(entry), _stored(kind, size, batch)))
         return entries
 
     def wait(self, cursors: dict[Scope, Cursor], timeout_s: float) -> None:
@@ -148,21 +201,57 @@ class SqliteStore:
     def end(self, scope: Scope) -> Cursor:
         """Return the cursor behind the newest entry."""
         with self._file.transaction(writes=False) as file:
-            (newest,) = file.execute(f"select max(id) from entries where scope = {_SCOPE}", scope).fetchone()
+            query = f"select max(id) from entries where scope = {_SCOPE} and id < ?"
+            (newest,) = file.execute(query, (*scope, self._latest_id())).fetchone()
             return START if newest is None else str(newest)
 
-    def rewrite(self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]]) -> None:
-        """Replace entries by what remains of them, in one transaction. Holds all that remains in memory."""
-        replaced = [(_id(cursor), batch) for cursor, batch in entries]
+    def rewrite(
+        self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
+    ) -> None:
+        """Replace entries where they are, in pieces. What no engine can have written is removed."""
+        for piece in _pieces(entries):
+            with self._file.transaction(writes=True) as file:
+                number = self._held(file, scope, fence)
+                for entry, batch in piece:
+                    self._replace(file, number, entry, batch)
         with self._file.transaction(writes=True) as file:
-            number = _ensured(file, scope)
-            for entry, batch in replaced:
-                dropped = file.execute("delete from entries where scope = ? and id = ?", (number, entry))
-                if batch is not None and dropped.rowcount:
-                    check_size(batch)
-                    self._append(file, number, batch)
-            _drop_snapshots(file, number, num_kept=1)
+            number = self._held(file, scope, fence)
+            file.execute(
+                "delete from entries where scope = ?"
+                " and (typeof(batch) != 'blob' or length(batch) > ? or id >= ?)",
+                (number, MOST_BATCH_BYTES, self._latest_id()),
+            )
         self._file.forget_deleted()
+
+    def drop_previous(self, scope: Scope) -> None:
+        """Remove the snapshots that the present one replaced."""
+        with self._file.transaction(writes=True) as file:
+            _drop_snapshots(file, _ensured(file, scope), num_kept=1)
+        self._file.forget_deleted()
+
+    def settle(self, timeout_s: float) -> list[str]:
+        """Return nothing: an erasure is on the disk before its call returns."""
+        return []
+
+    def _held(self, file: sqlite3.Connection, scope: Scope, fence: int | None) -> int:
+        """Return the scope's number. Raises CorpusError if another holder of the lease was there."""
+        number = _ensured(file, scope)
+        if fence is not None and self._number_of(file, scope, "fence") != fence:
+            raise CorpusError(f"tenant {scope.tenant!r} was changed while its log was rewritten: repeat it")
+        return number
+
+    def _replace(self, file: sqlite3.Connection, number: int, entry: int, batch: bytes | None) -> None:
+        found = file.execute(
+            "select minute from entries where scope = ? and id = ?", (number, entry)
+        ).fetchone()
+        if found is None:
+            return
+        file.execute("delete from entries where scope = ? and id = ?", (number, entry))
+        if batch is not None:
+            file.execute(
+                "insert into entries (id, scope, minute, num_bytes, batch) values (?, ?, ?, ?, ?)",
+                (entry, number, found[0], len(batch), batch),
+            )
 
     def _append(self, file: sqlite3.Connection, number: int, batch: bytes) -> None:
         row = (number, self._minute(), len(batch), batch)
@@ -170,8 +259,24 @@ class SqliteStore:
 
     def _has_more(self, scope: Scope, after: Cursor) -> bool:
         with self._file.transaction(writes=False) as file:
-            query = f"select 1 from entries where scope = {_SCOPE} and id > ? limit 1"
-            return file.execute(query, (*scope, _id(after))).fetchone() is not None
+            query = f"select 1 from entries where scope = {_SCOPE} and id > ? and id < ? limit 1"
+            return file.execute(query, (*scope, _id(after), self._latest_id())).fetchone() is not None
+
+    def _mend_ids(self, file: sqlite3.Connection) -> None:
+        """Let ids go on from the present time if another program has used up the numbers."""
+        latest = self._latest_id()
+        if file.execute(
+            "select 1 from sqlite_sequence where typeof(seq) != 'integer' or seq >= ? limit 1", (latest,)
+        ).fetchone():
+            file.execute("delete from entries where id >= ?", (latest,))
+            file.execute("delete from snapshots where id >= ?", (latest,))
+            now = int(time.time() * 1e6)
+            file.execute(
+                "update sqlite_sequence set seq = ? where typeof(seq) != 'integer' or seq >= ?", (now, latest)
+            )
+
+    def _latest_id(self) -> int:
+        return int((time.time() + _LATEST_ID_S) * 1e6)
 
     # ---- retention ----
 
@@ -185,16 +290,15 @@ class SqliteStore:
 
     def _drop_beyond_budget(self, file: sqlite3.Connection, number: int) -> None:
         """Drop the scope's oldest entries, never its newest."""
-        num_entries, num_bytes = file.execute(
-            "select num_entries, num_bytes from scopes where id = ?", (number,)
-        ).fetchone()
+        query = "select cast(num_entries as int), cast(num_bytes as int) from scopes where id = ?"
+        num_entries, num_bytes = file.execute(query, (number,)).fetchone()
         excess = num_bytes - self._retention.most_bytes
         last = 0
-        query = "select id, num_bytes from entries where scope = ? order by id limit ?"
-        with contextlib.closing(file.execute(query, (number, num_entries - 1))) as rows:
+        query = "select id, length(batch) from entries where scope = ? order by id limit ?"
+        with contextlib.closing(file.execute(query, (number, max(0, num_entries - 1)))) as rows:
             while excess > 0 and (row := rows.fetchone()):
                 last = row[0]
-                excess -= row[1]
+                excess -= row[1] or 0
         file.execute("delete from entries where scope = ? and id <= ?", (number, last))
 
     def _drop_old(self, file: sqlite3.Connection) -> None:
@@ -210,25 +314,39 @@ class SqliteStore:
     # ---- epochs and snapshots ----
 
     def epoch(self, scope: Scope) -> int:
-        """Return how often the scope was erased."""
+        """Return the number of the scope's last erasure."""
         with self._file.transaction(writes=False) as file:
-            return _epoch(file, scope)
+            return self._number_of(file, scope, "epoch")
 
-    def erase(self, scope: Scope) -> None:
-        """Remove all of the scope, its wrapped key first, and begin a new epoch."""
-        try:
-            self._key_file(scope).unlink(missing_ok=True)
-        except OSError as error:
-            raise _key_error(self._key_file(scope), error) from error
+    def marks(self, scope: Scope) -> Marks:
+        """Return the numbers of the scope's last erasures."""
+        with self._file.transaction(writes=False) as file:
+            return self._marks(file, scope)
+
+    def mark(self, scope: Scope, erasure: int) -> None:
+        """Raise the number of the last erasure of a stage or a person to at least this one."""
         with self._file.transaction(writes=True) as file:
             number = _ensured(file, scope)
+            self._set_erasure(file, number, max(self._marks(file, scope).erasure, erasure))
+
+    def erase(self, scope: Scope, epoch: int = 0) -> None:
+        """Remove all of the scope, its wrapped key first, and begin a new epoch."""
+        if epoch and self.epoch(scope) >= epoch:
+            return
+        self._remove_key(scope)
+        with self._file.transaction(writes=True) as file:
+            number = _ensured(file, scope)
+            before = self._marks(file, scope).epoch
             file.execute("delete from entries where scope = ?", (number,))
             file.execute("delete from snapshots where scope = ?", (number,))
             file.execute(
-                "update scopes set epoch = max(epoch + 1, cast(strftime('%s') as integer)),"
-                " fence = fence + 1, holder = '', lease_end_s = 0"
-                " where id = ?",
-                (number,),
+                "update scopes set epoch = ?, fence = ?, num_entries = 0, num_bytes = 0, holder = '',"
+                " lease_end_s = 0 where id = ?",
+                (
+                    max(before, epoch) if epoch else max(before + 1, int(time.time())),
+                    self._number_of(file, scope, "fence") + 1,
+                    number,
+                ),
             )
         self._file.forget_deleted()
 
@@ -238,17 +356,37 @@ class SqliteStore:
         with self._file.transaction(writes=True) as file:
             number = _ensured(file, scope)
             self._drop_old(file)
-            fence, other, end_s = file.execute(
-                "select fence + 1, holder, lease_end_s from scopes where id = ?", (number,)
+            other, end_s = file.execute(
+                "select holder, lease_end_s from scopes where id = ?", (number,)
             ).fetchone()
-            if other != holder and end_s > now_s:
+            is_held = isinstance(end_s, int | float) and now_s < end_s < now_s + _LONGEST_LEASE_S
+            if other != holder and is_held:
                 return None
+            fence = (self._number_of(file, scope, "fence") or self._now_ms()) + 1
             file.execute(
                 "update scopes set fence = ?, holder = ?, lease_end_s = ? where id = ?",
                 (fence, holder, now_s + ttl_s, number),
             )
             file.execute("delete from snapshots where scope = ? and not is_complete", (number,))
-        return int(fence)
+        return fence
+
+    def _marks(self, file: sqlite3.Connection, scope: Scope) -> Marks:
+        return Marks(self._number_of(file, scope, "epoch"), self._number_of(file, scope, "erasure"))
+
+    def _number_of(self, file: sqlite3.Connection, scope: Scope, column: str) -> int:
+        """Return a number of a scope; 0 if there is none, or another program has replaced it."""
+        row = file.execute(f"select {column} from scopes where id = {_SCOPE}", scope).fetchone()
+        found = 0 if row is None else row[0]
+        if isinstance(found, int) and 0 <= found <= _MOST_NUMBER:
+            return found
+        self._note_foreign(f"the {column} of tenant {scope.tenant!r}")
+        return 0
+
+    def _set_erasure(self, file: sqlite3.Connection, number: int, erasure: int) -> None:
+        file.execute("update scopes set erasure = ? where id = ?", (erasure, number))
+
+    def _now_ms(self) -> int:
+        return int(time.time() * 1000)
 
     def put_snapshot(self, scope: Scope, fence: int, cursor: Cursor, parts: Iterable[bytes]) -> bool:
         """Write the parts one by one, then replace the scope's snapshot in one transaction."""
@@ -263,14 +401,22 @@ class SqliteStore:
             raise
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
-        """Return the scope's snapshot, if there is one."""
+        """Return the scope's snapshot, if there is one that an engine wrote."""
         with self._file.transaction(writes=False) as file:
             row = file.execute(
                 f"select id, cursor, num_parts from snapshots where scope = {_SCOPE} and is_complete"
                 " order by id desc limit 1",
                 scope,
             ).fetchone()
-        return Snapshot(row[1], self._parts(row[0], row[2])) if row else None
+        if row is None:
+            return None
+        number, cursor, num_parts = row
+        place = cursor.rpartition(":")[2] if isinstance(cursor, str) else "?"  # there may be a mark before it
+        is_ours = re.fullmatch("[0-9]{0,19}", place) and int(place or 0) < self._latest_id()
+        if is_ours and isinstance(num_parts, int):
+            return Snapshot(cursor, self._parts(number, num_parts))
+        self._note_foreign(f"the snapshot of tenant {scope.tenant!r}")
+        return None
 
     def _begin_snapshot(self, scope: Scope, fence: int, cursor: Cursor) -> int | None:
         """Return a new snapshot's id. A newer lease and an erasure remove its row, and so end its writing."""
@@ -305,35 +451,73 @@ class SqliteStore:
             _drop_snapshots(file, row[0], _NUM_SNAPSHOTS)
         return True
 
-    def _parts(self, snapshot: int, num_parts: int) -> Iterator[bytes]:
+    def _parts(self, snapshot: int, num_parts: int) -> Iterator[bytes | Unread]:
         for number in range(num_parts):
             with self._file.transaction(writes=False) as file:
-                row = file.execute(
-                    "select batch from parts where snapshot = ? and number = ?", (snapshot, number)
-                ).fetchone()
+                query = f"select {_BATCH} from parts where snapshot = ? and number = ?"
+                row = file.execute(query, (snapshot, number)).fetchone()
             if row is None:
                 raise CorpusError("this snapshot was replaced while it was read: read the new one")
-            yield row[0]
+            yield _stored(*row)
 
     # ---- keys, sizes ----
 
     def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
         """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
+        found = self._read_key(scope)
+        return found if found is not None or candidate is None else self._made_key(scope, candidate)
+
+    def replace_key(self, scope: Scope, before: bytes, wrapped: bytes) -> bool:
+        """Replace the scope's wrapped key. Return False if it is not ``before``."""
         path = self._key_file(scope)
-        own = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-        try:
-            if not path.exists():
-                if candidate is None:
-                    return None
-                own.unlink(missing_ok=True)
-                with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                    file.write(candidate)
-                    file.flush()
-                    os.fsync(file.fileno())
-                with contextlib.suppress(FileExistsError):
-                    os.link(own, path)  # whole, and never over another one
-                own.unlink()
+        with self._file.transaction(writes=True):  # no batch is published meanwhile
+            if self._read_key(scope) != before:
+                return False
+            with self._key_errors(path):
+                os.replace(self._written_key(path, wrapped), path)
+        return True
+
+    def _read_key(self, scope: Scope) -> bytes | None:
+        path = self._key_file(scope)
+        with self._key_errors(path):
+            try:
+                with path.open("rb") as file:
+                    return file.read(_MOST_KEY_BYTES)
+            except FileNotFoundError:
+                return None
+
+    def _made_key(self, scope: Scope, candidate: bytes) -> bytes:
+        path = self._key_file(scope)
+        with self._key_errors(path):
+            own = self._written_key(path, candidate)
+            with contextlib.suppress(FileExistsError):
+                os.link(own, path)  # whole, and never over another one
+            own.unlink()
             return path.read_bytes()
+
+    def _written_key(self, path: Path, wrapped: bytes) -> Path:
+        """Write a key to a file of its own, and return that."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        own = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+        own.unlink(missing_ok=True)
+        with open(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(wrapped)
+            file.flush()
+            os.fsync(file.fileno())
+        return own
+
+    def _remove_key(self, scope: Scope) -> None:
+        path = self._key_file(scope)
+        with self._key_errors(path):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)  # no engine made it
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _key_errors(self, path: Path) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise _key_error(path, error) from error
 
@@ -347,14 +531,33 @@ class SqliteStore:
                 " (select minute from snapshots where scope = scopes.id and is_complete"
                 " order by snapshots.id desc limit 1),"
                 f" most_bytes, most_age_s from scopes where {_HAS_OUTPUTS}"
-            )
-            return {Scope(vocabulary, tenant): _stats(*sizes) for vocabulary, tenant, *sizes in rows}
+            ).fetchall()
+            scopes = {tuple(row[:2]): row[2:] for row in rows}
+            return {scope: _stats(*scopes[tuple(scope)]) for scope in self._named(scopes)}
 
     def scopes(self) -> list[Scope]:
         """Return the scopes that have ever had outputs, or a lease."""
         with self._file.transaction(writes=False) as file:
-            rows = file.execute("select vocabulary, tenant from scopes order by vocabulary, tenant")
-            return [Scope(*row) for row in rows]
+            return sorted(self._named(file.execute("select vocabulary, tenant from scopes")))
+
+    def _named(self, rows: Iterable[Sequence[object]]) -> Iterator[Scope]:
+        """Yield the scopes of these rows, without those that another program has written."""
+        for vocabulary, tenant in rows:
+            if (
+                isinstance(vocabulary, str)
+                and isinstance(tenant, str)
+                and len(vocabulary + tenant) <= _MOST_NAME
+            ):
+                yield Scope(str(vocabulary), str(tenant))
+            else:
+                self._note_foreign(f"the scope {str(vocabulary)[:40]!r}, {str(tenant)[:40]!r}")
+
+    def _note_foreign(self, what: str) -> None:
+        """Count a value that no engine wrote, once. Say so when it is the first one."""
+        if not self._foreign:
+            logger.warning("the corpus in %s holds values that no engine wrote: %s", self._keys.parent, what)
+        if len(self._foreign) < _MOST_FOREIGN:
+            self._foreign.add(what)
 
     def check_integrity(self) -> list[str]:
         """Return the errors that SQLite finds in the file."""
@@ -380,17 +583,37 @@ def _make_folders(folder: Path) -> None:
         ) from error
 
 
-def _stats(
-    num_entries: int,
-    num_bytes: int,
-    num_snapshot_bytes: int,
-    oldest: int | None,
-    written: int | None,
-    most_bytes: int | None,
-    most_age_s: float,
-) -> ScopeStats:
-    retention = Retention(most_bytes, most_age_s) if most_bytes else None
-    return ScopeStats(num_entries, num_bytes, num_snapshot_bytes, oldest or 0, written or 0, retention)
+def _stats(*found: object) -> ScopeStats:
+    """Return a scope's sizes, with 0 for those that another program has replaced."""
+    numbers = [number if isinstance(number, int | float) and number > 0 else 0 for number in found]
+    entries, size, snapshots, oldest, written, most_bytes = map(int, numbers[:6])
+    retention = Retention(most_bytes, float(numbers[6])) if most_bytes and numbers[6] else None
+    return ScopeStats(entries, size, snapshots, oldest, written, retention)
+
+
+def _stored(kind: str, size: int | None, batch: bytes | None) -> bytes | Unread:
+    """Return a batch, or why it was not read."""
+    if kind != "blob" or batch is None:
+        size = size or 0
+        is_long = kind == "blob"
+        reason = f"it has {size} bytes, not at most {MOST_BATCH_BYTES}" if is_long else "no engine wrote it"
+        return Unread(reason, size)
+    return batch
+
+
+def _pieces(entries: Iterable[tuple[Cursor, bytes | None]]) -> Iterator[list[tuple[int, bytes | None]]]:
+    """Gather changes for one transaction each."""
+    piece: list[tuple[int, bytes | None]] = []
+    num_bytes = 0
+    for cursor, batch in entries:
+        check_size(batch or b"")
+        piece.append((_id(cursor), batch))
+        num_bytes += len(batch or b"")
+        if num_bytes >= _PIECE_BYTES:
+            yield piece
+            piece, num_bytes = [], 0
+    if piece:
+        yield piece
 
 
 def _ensured(file: sqlite3.Connection, scope: Scope) -> int:
@@ -398,11 +621,6 @@ def _ensured(file: sqlite3.Connection, scope: Scope) -> int:
     file.execute("insert or ignore into scopes (vocabulary, tenant) values (?, ?)", scope)
     number: int = file.execute(f"select {_SCOPE}", scope).fetchone()[0]
     return number
-
-
-def _epoch(file: sqlite3.Connection, scope: Scope) -> int:
-    row = file.execute(f"select epoch from scopes where id = {_SCOPE}", scope).fetchone()
-    return row[0] if row else 0
 
 
 def _drop_snapshots(file: sqlite3.Connection, number: int, num_kept: int) -> None:

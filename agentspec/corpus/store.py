@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
-from urllib.parse import urlsplit
 
 from agentspec.errors import ConfigError
 
@@ -27,11 +27,39 @@ class Scope(NamedTuple):
     tenant: str
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A stored value that was not read: it is too long, or no engine wrote it.
+
+    Attributes:
+        reason: a sentence for operators, like ``it has 62914560 bytes, not at most 4194304``.
+        num_bytes: its size, as far as it is known.
+    """
+
+    reason: str
+    num_bytes: int = 0
+
+    def __len__(self) -> int:
+        return self.num_bytes
+
+
 class Entry(NamedTuple):
     """An entry of the log: the cursor behind it, and an encoded batch (``batch``)."""
 
     cursor: Cursor
-    batch: bytes
+    batch: bytes | Unread
+
+
+class Marks(NamedTuple):
+    """What a store knows of a scope's erasures. Both numbers only rise, unless the store loses content.
+
+    Attributes:
+        epoch: of the last erasure of the whole scope, or 0.
+        erasure: of the last erasure of a stage or a person, or 0.
+    """
+
+    epoch: int = 0
+    erasure: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +72,7 @@ class Snapshot:
     """
 
     cursor: Cursor
-    parts: Iterator[bytes]
+    parts: Iterator[bytes | Unread]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +122,43 @@ class ScopeStats:
 class CorpusStore(Protocol):
     """A log of batches per scope, with snapshots. Safe to call from several threads.
 
-    Every call is bounded in time. All raise CorpusError if the store is away, slow, full or damaged.
+    Every call is bounded in time. All raise CorpusError if the store is away, slow, full or damaged. What a
+    store holds may come from anybody who can write to it. So a value of another type, length or form than
+    engines write is taken for none, counted once, and replaced by the next call that writes it.
 
     Attributes:
         window_s: time over which a publisher gathers outputs for one entry.
+        num_foreign: values that no engine wrote, without the entries of logs and parts of snapshots, which
+            the reader counts.
     """
 
     window_s: float
 
-    def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
+    @property
+    def num_foreign(self) -> int:
+        """Count the values met that no engine wrote."""
+
+    def publish(
+        self,
+        scope: Scope,
+        batch: bytes,
+        epoch: int | None = None,
+        *,
+        key: bytes = b"",
+        is_erasure: bool = False,
+    ) -> bool:
         """Append a batch to the log. The oldest entries beyond the retention are dropped.
 
+        Args:
+            scope: owner of the log.
+            batch: encoded.
+            epoch: that the batch belongs to; None = any.
+            key: the wrapped key that encrypted it. A store that has none takes it over.
+            is_erasure: raise the number of the last erasure (:class:`Marks`) at the same time.
+
         Returns:
-            False if ``epoch`` is not the scope's: it was erased since, and nothing is appended.
+            False if ``epoch`` is not the scope's, so that it was erased since, or if the scope's wrapped key
+            does not begin with ``key``. Nothing is appended then.
         """
 
     def tenants(self, vocabulary: str) -> list[str]:
@@ -131,6 +183,12 @@ class CorpusStore(Protocol):
         same, even if the store has lost its content between them.
         """
 
+    def marks(self, scope: Scope) -> Marks:
+        """Return the numbers of the scope's last erasures."""
+
+    def mark(self, scope: Scope, erasure: int) -> None:
+        """Raise the number of the last erasure of a stage or a person to at least this one."""
+
     def lease(self, scope: Scope, holder: str, ttl_s: float) -> int | None:
         """Return a fencing number, greater than all before, if the holder may write the snapshot now."""
 
@@ -144,18 +202,47 @@ class CorpusStore(Protocol):
     def snapshot(self, scope: Scope) -> Snapshot | None:
         """Return the scope's snapshot, if there is one."""
 
-    def erase(self, scope: Scope) -> None:
-        """Remove all entries and snapshots of the scope and its wrapped key, and begin a new epoch."""
+    def erase(self, scope: Scope, epoch: int = 0) -> None:
+        """Remove all entries and snapshots of the scope and its wrapped key, and begin a new epoch.
 
-    def rewrite(self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]]) -> None:
-        """Remove entries, and append what remains of them. Used to erase a stage or a person.
+        Args:
+            scope: what to erase, whatever it holds.
+            epoch: repeats an erasure of this number, which the store has lost. Nothing happens unless its own
+                number is lower. 0 = a new erasure.
+        """
 
-        Entries that have been dropped meanwhile are left out. The replaced snapshot is removed, too: put the
-        new one before.
+    def rewrite(
+        self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
+    ) -> None:
+        """Write the log anew, with other entries in the place of some, and let go of all of its bytes before.
+
+        Used to erase a stage or a person. Entries that no engine can have written are left out.
+
+        Args:
+            scope: owner of the log.
+            entries: cursors, rising, with what takes the place of their entries; None = nothing does. Those
+                that have been dropped meanwhile are passed over.
+            fence: of the lease; None = anybody may.
+
+        Raises:
+            CorpusError: another holder of the lease was there meanwhile, or an erasure. Repeat it.
+        """
+
+    def drop_previous(self, scope: Scope) -> None:
+        """Remove the snapshot that the present one replaced: nobody may read it any more."""
+
+    def settle(self, timeout_s: float) -> list[str]:
+        """Make what was erased leave the files of the store for good, as far as that is permitted.
+
+        Returns:
+            What could not be done or confirmed, in sentences. Nothing: a crash brings nothing back.
         """
 
     def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
         """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
+
+    def replace_key(self, scope: Scope, before: bytes, wrapped: bytes) -> bool:
+        """Replace the scope's wrapped key. Return False if it is not ``before``."""
 
     def stats(self) -> dict[Scope, ScopeStats]:
         """Return the sizes of all scopes that have outputs."""
@@ -214,7 +301,8 @@ def _opened(location: str, retention: Retention, only_reads: bool) -> CorpusStor
 
 def check_location(location: str) -> None:
     """Raise ConfigError if the location is neither a folder nor a Redis URL."""
-    if not location or ("://" in location and not _is_redis(location)):
+    is_url = "://" in location or _TYPO.match(location)
+    if not location or (is_url and not _is_redis(location)):
         raise ConfigError(
             f"{without_password(location)!r} is no place for a corpus: name a folder, redis://HOST:PORT/DB, "
             "or rediss://HOST:PORT/DB for TLS"
@@ -243,11 +331,27 @@ def _is_redis(location: str) -> bool:
     return location.partition("://")[0] in ("redis", "rediss") and "://" in location
 
 
+# scheme, user and password, host and port, path; then options. Anything else may be a part of a password
+_URL = re.compile(
+    r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?([^/?#@:\[\]]*(?::[0-9]*)?|\[[0-9a-f:.]*\](?::[0-9]*)?)(/[^?#@]*)?"
+    r"(?:[?#][^@]*)?",
+    re.IGNORECASE,
+)
+
+_TYPO = re.compile(r"[a-z][a-z0-9+.-]*:.*@", re.IGNORECASE)  # a URL without its slashes
+
+
 def without_password(url: str) -> str:
-    """Return the URL without password and options, to be shown."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url.partition("://")[0] + "://..."
-    user, at, place = parts.netloc.rpartition("@")
-    return parts._replace(netloc=user.partition(":")[0] + at + place, query="", fragment="").geturl()
+    """Return the URL without password and options, to be shown. The name of a user is shown for Redis alone.
+
+    A name without a password is not shown either: it may be one.
+    """
+    if "://" not in url:
+        return f"{url.partition(':')[0]}:..." if _TYPO.match(url) else url
+    found = _URL.fullmatch(url)
+    if found is None:
+        return f"{url.partition('://')[0]}://..."
+    scheme, credentials, host, path = found.groups()
+    user, colon, _ = (credentials or "").partition(":")
+    shown = "" if credentials is None else f"{user if colon and _is_redis(url) else '...'}@"
+    return f"{scheme}://{shown}{host}{path or ''}"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Record, encode
+from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Record
+from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.contents import ScopeContents
 from agentspec.corpus.encryption import DataKey, KeyRing, OperatorKey, no_operator_key, stored_key
 from agentspec.corpus.export_file import ExportReader, Totals
@@ -134,24 +135,24 @@ class Importer:
         Raises:
             CorpusError: the store can't be used, or a tenant was erased meanwhile. Part may be published.
         """
-        targets = {scope: (self._key(scope), self._store.epoch(scope)) for scope in keys}
+        targets = {scope: (self._log(scope), self._store.epoch(scope)) for scope in keys}
         self.totals.num_scopes = len(targets)
         later = max(0, minute - reader.minute)
         for scope, batch in reader.batches(keys, advance):
             records = tuple(_aged(record, later, minute) for record in batch.records)
-            key, epoch = targets[scope]
-            data = encode(Batch(self._origin, batch.first, records), key)
-            if not self._store.publish(scope, data, epoch):
+            log, epoch = targets[scope]
+            if log.publish(scope.tenant, Batch(self._origin, batch.first, records), epoch) is None:
                 raise CorpusError(f"tenant {scope.tenant!r} was erased during the import, which ends here")
             self.totals.num_outputs += len(records)
             self.totals.num_tokens += sum(
                 len(record.tokens) for record in records if isinstance(record, Output)
             )
 
-    def _key(self, scope: Scope) -> DataKey | None:
+    def _log(self, scope: Scope) -> BatchLog:
+        is_encrypted = self._ring is not None
         if scope in self._used:
-            return stored_key(self._store, scope, self._operator)
-        return self._ring.key(scope) if self._ring else None
+            is_encrypted = stored_key(self._store, scope, self._operator) is not None
+        return BatchLog(self._store, scope.vocabulary, self._ring if is_encrypted else None)
 
 
 def _aged(record: Record, minutes: int, now_minute: int) -> Record:

@@ -602,6 +602,57 @@ def test_a_server_that_is_away(capsys):
     assert "secret" not in said
 
 
+@pytest.mark.parametrize(
+    ("place", "named"),
+    [
+        ("redis://h/0?nonsense=1", "the option 'nonsense'"),
+        ("redis://h/0?decode_responses=1", "the option 'decode_responses'"),
+        ("redis://h/0?protocol=3", "the option 'protocol'"),
+        ("redis://h/0?socket_timeout=60", "the option 'socket_timeout'"),
+        ("redis://h/0?db=SECRET", "options is out of range"),
+        ("redis://h/0?ssl_ca_certs=x", "options is out of range"),
+        ("rediss://h/0?ssl_cert_reqs=SECRET", "options is out of range"),
+        ("redis://u:SECRET@h:port/0", "is no URL of a Redis server"),
+        ("redis://u:SEC/RET:SECRET@h/0", "is no URL of a Redis server"),
+        ("redis://h/0?password=SECRET&x=SECRET", "the option 'x'"),
+        ("redis:u:SECRET@h", "is no place for a corpus"),
+        ("s3://SECRET@bucket", "is no place for a corpus"),
+        ("http://SECRET", "is no place for a corpus"),
+    ],
+)
+@pytest.mark.parametrize("action", ["stats", "verify", "forget"])
+def test_a_place_that_is_none_is_an_error_without_its_secrets(action, place, named, tmp_path, capsys):
+    arguments = ["--tenant", "acme", "--yes"] if action == "forget" else []
+    assert corpus(action, place, *arguments) == 1
+    said = "".join(capsys.readouterr())
+    assert named in said
+    assert "SECRET" not in said.replace("http://SECRET", "")
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://SECRET@bucket", "s3://k:SECRET@b/x", "s3://b/x?key=SECRET", "gs:SECRET@b"]
+)
+def test_an_object_store_that_is_none_is_an_error_without_its_secrets(engine, location, url, capsys):
+    assert corpus("stats", location, "--corpus-snapshots", url) == 1
+    said = "".join(capsys.readouterr())
+    assert "is no place for snapshots" in said
+    assert "SECRET" not in said
+
+
+def test_one_tenant_with_a_key_that_no_one_has_stops_no_other(engine, location, capsys):
+    fill(engine)
+    engine.publish(output([1], tenant="globex"), tenant="globex")
+    engine.store.wrapped_key(engine.log.scope("globex"), b"noise")
+    for action in ("stats", "verify"):
+        assert corpus(action, location) == 1
+        said = capsys.readouterr()
+        assert "'globex' are encrypted" in said.err
+    assert corpus("stats", location, "--tenant", "acme") == 0
+    assert corpus("forget", location, "--tenant", "acme", "--stage", "sql", "--yes") == 0
+    assert corpus("forget", location, "--tenant", "globex", "--yes") == 0
+
+
 def test_tombstones_of_engines_are_honoured(engine, location, tmp_path, capsys):
     engine.publish(output([1], "a"), output([2], "b"))
     engine.publish(ForgetStage(("a",)))  # the eraser died here: the log still has the output

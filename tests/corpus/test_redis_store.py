@@ -59,6 +59,8 @@ def test_a_server_that_is_away_is_an_error_without_its_password():
             lambda: store.snapshot(SCOPE),
             lambda: store.erase(SCOPE),
             lambda: store.rewrite(SCOPE, []),
+            lambda: store.drop_previous(SCOPE),
+            lambda: store.settle(0.0),
             lambda: store.wrapped_key(SCOPE, b"x"),
             lambda: store.tenants("tekken-v3"),
             lambda: store.stats(),
@@ -110,11 +112,12 @@ def test_a_user_with_a_password_sees_its_keys_alone(tmp_path):
     with running(tmp_path) as port:
         with redis.Redis(port=port) as admin:
             commands = (
-                "+eval +xadd +xdel +xlen +xrange +xrevrange +xread +xtrim +hset +hsetnx +hget +hmget +hdel"
-                " +hlen +hincrby +sadd +srem +smembers +get +set +del +unlink +pexpire +time +multi +exec"
+                "+eval +xadd +xdel +xlen +xrange +xrevrange +xread +xinfo +hset +hget +hstrlen +hexists +hdel"
+                " +hlen +sadd +srem +smembers +get +set +unlink +rename +pexpire +persist +pttl +time +type"
             )
             rules = f"on >secret ~agentspec:corpus:* {commands}".split()
             admin.execute_command("ACL", "SETUSER", "engine", *rules)
+            admin.execute_command("ACL", "SETUSER", "admin", "on", ">secret", "~*", "+@all")
             admin.execute_command("ACL", "SETUSER", "default", "off")
         with closing(RedisStore(f"redis://engine:secret@127.0.0.1:{port}")) as store:
             store.publish(SCOPE, b"x")
@@ -125,8 +128,16 @@ def test_a_user_with_a_password_sees_its_keys_alone(tmp_path):
             assert list(store.snapshot(SCOPE).parts) == [b"x"]
             store.rewrite(SCOPE, [(store.end(SCOPE), b"y")])
             assert store.wrapped_key(SCOPE, b"key") == b"key"
+            assert store.replace_key(SCOPE, b"key", b"other")
             store.erase(SCOPE)
             assert store.epoch(SCOPE) > 0
+            store.mark(SCOPE, 7)
+            (problem,) = store.settle(60.0)
+            assert "the server did not say what its files hold" in problem
+            files = "+info +config|get +bgsave +bgrewriteaof +wait +waitaof".split()
+            with redis.Redis(port=port, username="admin", password="secret") as admin:
+                admin.execute_command("ACL", "SETUSER", "engine", *files)
+            assert store.settle(60.0) == []
         with closing(RedisStore(f"redis://engine:wrong@127.0.0.1:{port}")) as store:
             with pytest.raises(CorpusError, match=r"(?i)password") as caught:
                 store.publish(SCOPE, b"x")

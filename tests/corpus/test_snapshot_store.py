@@ -474,7 +474,7 @@ def test_an_erasure_whose_lease_is_lost_says_so(tmp_path):
     with closing(open_store(str(tmp_path / "corpus"), snapshots=(tmp_path / "objects").as_uri())) as other:
         assert other.lease(ACME, "other", LEASE_S)
     with pytest.raises(CorpusError, match="repeat it"):
-        store.rewrite(ACME, ())
+        store.drop_previous(ACME)
     assert store.snapshot(ACME) is not None
 
 

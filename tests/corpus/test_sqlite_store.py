@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -201,6 +202,7 @@ def test_erased_content_is_in_no_file(folder):
         assert store.put_snapshot(SCOPE, store.lease(SCOPE, "holder", 1.0), "1", [b"without"])
         assert any(b"a person's data" in path.read_bytes() for path in folder.glob("corpus.sqlite*"))
         store.rewrite(SCOPE, [(store.read(SCOPE, START, ALL)[0].cursor, None)])
+        store.drop_previous(SCOPE)
         assert not any(b"a person's data" in path.read_bytes() for path in folder.glob("corpus.sqlite*"))
         damaged = folder / "corpus.sqlite.damaged-20260101T000000Z"
         damaged.write_bytes(b"other data")
@@ -285,16 +287,40 @@ def test_a_deleted_file_is_begun_anew(folder):
         assert batches(other) == [b"anew"]
 
 
-def test_a_folder_that_is_gone_is_an_error(folder):
+@pytest.mark.parametrize("gone", ["", "corpus"], ids=["with the folder above", "alone"])
+def test_a_folder_that_is_gone_is_made_anew(folder, gone):
+    folder = folder / "above" / "corpus"
+    with closing(SqliteStore(folder)) as store, closing(SqliteStore(folder)) as other:
+        store.publish(SCOPE, b"lost")
+        store.wrapped_key(SCOPE, b"key")
+        shutil.rmtree(folder.parent / gone)
+        assert batches(other) == []
+        assert store.wrapped_key(SCOPE, b"another") == b"another"
+        store.publish(SCOPE, b"anew")
+        assert batches(other) == [b"anew"]
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_file_in_the_place_of_a_folder_is_an_error(folder):
     with closing(SqliteStore(folder)) as store:
-        for path in folder.glob("corpus.sqlite*"):
-            path.unlink()
-        (folder / "keys").rmdir()
-        folder.rmdir()
-        with pytest.raises(CorpusError, match="No such file"):
+        shutil.rmtree(folder)
+        folder.write_text("")
+        with pytest.raises(CorpusError, match="File exists"):
             store.publish(SCOPE, b"x")
-        with pytest.raises(CorpusError, match="No such file"):
-            store.wrapped_key(SCOPE, b"x")
+
+
+def test_a_file_of_an_earlier_version_is_upgraded(folder):
+    with closing(SqliteStore(folder)) as store:
+        store.publish(SCOPE, b"kept")
+    with closing(sqlite3.connect(folder / "corpus.sqlite")) as file:
+        file.execute("alter table scopes drop column erasure")
+        file.execute("pragma user_version = 1")
+    with closing(SqliteStore(folder, only_reads=True)) as reader:
+        assert (batches(reader), reader.epoch(SCOPE)) == ([b"kept"], 0)
+    with closing(SqliteStore(folder)) as store:
+        store.publish(SCOPE, b"new", is_erasure=True)
+        assert batches(store) == [b"kept", b"new"]
+        assert store.marks(SCOPE).erasure > 0
 
 
 # ---- versions, places ----
@@ -303,11 +329,11 @@ def test_a_folder_that_is_gone_is_an_error(folder):
 def test_a_newer_version_is_refused_and_stays_as_it_is(folder):
     SqliteStore(folder).close()
     with closing(sqlite3.connect(folder / "corpus.sqlite")) as file:
-        file.execute("pragma user_version = 2")
+        file.execute("pragma user_version = 3")
     with pytest.raises(CorpusError, match="newer"):
         SqliteStore(folder)
     with closing(sqlite3.connect(folder / "corpus.sqlite")) as file:
-        assert file.execute("pragma user_version").fetchone() == (2,)
+        assert file.execute("pragma user_version").fetchone() == (3,)
 
 
 def test_another_programs_file_stays_as_it_is(folder):

@@ -20,7 +20,8 @@ examples:
 PLACE is that of `agentspec serve --corpus`: a folder, redis://USER:PASSWORD@HOST:PORT/DB, or rediss:// for
 TLS. Keep a URL with a password in $AGENTSPEC_ENGINE__CORPUS. Encrypted outputs need the operator's key in
 $AGENTSPEC_CORPUS_KEY; to forget a whole tenant needs none. No engine needs to run. The exit status is 1 if
-the command failed, or if `verify` found damage.
+the command failed, or if `verify` found damage, and 3 if `forget` erased all, but a crash of the store may
+bring it back.
 """
 ACTIONS = {
     "stats": (
@@ -49,7 +50,8 @@ or of another tokenizer, nothing is published. Their ages are as on the day of t
         "erase a tenant, a stage or a person",
         """\
 Erase outputs in the store, and in the trees of all engines that share it as soon as they read it. Without
---stage and --subject all of the tenant is erased, and its data key.
+--stage and --subject all of the tenant is erased, and its data key. A Redis server is then asked to write its
+dump and its append-only file anew: until it has, they hold what was erased.
 """,
     ),
     "verify": (

@@ -23,11 +23,13 @@ from agentspec.corpus.erasure import Tombstone
 from agentspec.corpus.inventory import Inventory
 from agentspec.corpus.snapshots import SNAPSHOT_BYTES, SnapshotWriter
 from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats
-from agentspec.errors import ConfigError
+from agentspec.errors import ConfigError, LostBatchesError
 from agentspec.stages import check_tenant
 from agentspec.tags import subject_hash
 
 _TOKEN_BYTES = 4
+_SETTLE_S = 120.0  # longest wait for the store's files
+NOT_SETTLED = 3  # exit status: erased, but the store's files may bring it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Covered:
         num_outputs: outputs, equal ones once; None if the whole tenant is erased, since that reads nothing.
         num_tokens: their tokens.
         num_bytes: of log and snapshot, of the whole tenant.
-        num_unreadable: batches that can't be used, whatever they hold.
+        num_unreadable: batches and other values that can't be used, whatever they hold. They are removed.
         snapshot_bytes: of the tokens in the snapshot: the next one has room for them, too.
     """
 
@@ -50,7 +52,12 @@ class Covered:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run ``agentspec corpus forget``. Returns 1 if the operator declines."""
+    """Run ``agentspec corpus forget``.
+
+    Returns:
+        1 if the operator declines, or if batches were removed that could not be read; ``NOT_SETTLED`` if a
+        crash of the store may bring back what was erased.
+    """
     place, tombstones = Place(args.corpus, args.corpus_snapshots), _tombstones(args)
     with place.reading() as store:
         stats = store.stats()
@@ -61,14 +68,18 @@ def run(args: argparse.Namespace) -> int:
         print("nothing was erased", file=sys.stderr)
         return 1
     retention = retention_of(stats.values())
+    lost: list[str] = []
     with place.writing(retention) as store:
         for scope in scopes:
             if tombstones:
-                _erase(place, store, scope, tombstones, covered[scope], retention)
+                lost += _erase(place, store, scope, tombstones, covered[scope], retention)
             else:
                 store.erase(scope)
-    _report(args, what, covered)
-    return 0
+        unsettled = store.settle(_SETTLE_S)
+    _report(args, what, covered, lost, unsettled)
+    if lost:
+        return 1
+    return NOT_SETTLED if unsettled else 0
 
 
 def _tombstones(args: argparse.Namespace) -> list[Tombstone]:
@@ -121,8 +132,15 @@ def _erase(
     tombstones: Sequence[Tombstone],
     covered: Covered,
     retention: Retention,
-) -> None:
-    """Erase as an engine would: the log carries it to all engines. Raises CorpusError: then repeat it."""
+) -> list[str]:
+    """Erase as an engine would: the log carries it to all engines.
+
+    Returns:
+        What was removed since it could not be read, in sentences.
+
+    Raises:
+        CorpusError: repeat it.
+    """
     is_encrypted = store.wrapped_key(scope) is not None
     keys = KeyRing(store, place.operator) if place.operator and is_encrypted else None
     writer = SnapshotWriter(
@@ -131,8 +149,13 @@ def _erase(
         most_bytes=max(SNAPSHOT_BYTES, covered.snapshot_bytes),
         most_age_s=retention.most_age_s,
     )
+    lost = []
     for tombstone in tombstones:
-        writer.erase(scope.tenant, Batch(os.urandom(ORIGIN_BYTES), 0, (tombstone,)))
+        try:
+            writer.erase(scope.tenant, Batch(os.urandom(ORIGIN_BYTES), 0, (tombstone,)))
+        except LostBatchesError as error:
+            lost.append(str(error))
+    return lost
 
 
 def _is_confirmed(question: str) -> bool:
@@ -158,15 +181,23 @@ def _named(args: argparse.Namespace) -> str:
     return f"tenant {args.tenant!r}" + (f" with data of {args.subject!r}" if args.subject else "")
 
 
-def _report(args: argparse.Namespace, what: str, covered: Mapping[Scope, Covered]) -> None:
+def _report(
+    args: argparse.Namespace,
+    what: str,
+    covered: Mapping[Scope, Covered],
+    lost: Sequence[str],
+    unsettled: Sequence[str],
+) -> None:
     if args.json:
         erased = [{**scope._asdict(), **asdict(one)} for scope, one in covered.items()]
-        print(json.dumps({"tenant": args.tenant, "stage": args.stage, "erased": erased}, indent=2))
+        found = {"tenant": args.tenant, "stage": args.stage, "erased": erased, "lost": lost}
+        print(json.dumps({**found, "is_settled": not unsettled, "unsettled": unsettled}, indent=2))
     else:
         print(f"erased {what}; engines that run forget the same as soon as they read the store")
-    if num_unreadable := sum(one.num_unreadable for one in covered.values()):
-        print(
-            f"{counted(num_unreadable, 'batch', 'batches')} can't be read and may hold more: forget the "
-            "whole tenant to erase them, too",
-            file=sys.stderr,
-        )
+    num_unreadable = sum(one.num_unreadable for one in covered.values())
+    if num_unreadable and not lost:
+        print(f"{counted(num_unreadable, 'value')} that no engine can use went with it", file=sys.stderr)
+    for line in lost:
+        print(f"error: {line}", file=sys.stderr)
+    for line in unsettled:
+        print(f"not for good yet: {line}", file=sys.stderr)

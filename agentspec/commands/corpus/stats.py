@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from dataclasses import asdict, dataclass
 
@@ -12,6 +13,7 @@ from agentspec.commands.corpus.place import Place, num_bytes, progress
 from agentspec.commands.corpus.text import counted, cut, duration, owner, size, table
 from agentspec.corpus.inventory import HeldOutput, Inventory
 from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats
+from agentspec.errors import ConfigError, CorpusError
 
 COLUMNS = ("stage", "outputs", "uses", "tokens", "MiB", "oldest", "newest")
 _MIB = 1 << 20
@@ -59,16 +61,26 @@ def run(args: argparse.Namespace) -> int:
     with place.reading() as store:
         stats = store.stats()
         scopes = names.known(args.tenant, list(stats), place.shown)
+        figures: list[ScopeFigures] = []
+        failures: list[str] = []
         with progress("reading", num_bytes(stats[scope] for scope in scopes)) as advance:
-            figures = [
-                _figures(store, scope, stats[scope], Inventory.of(place.contents(store, scope, advance)))
-                for scope in scopes
-            ]
+            for scope in scopes:
+                try:
+                    inventory = Inventory.of(place.contents(store, scope, advance))
+                    figures.append(_figures(store, scope, stats[scope], inventory))
+                except (ConfigError, CorpusError) as error:  # of one tenant, e.g. its key
+                    failures.append(str(error))
+        num_foreign = store.num_foreign
     if args.json:
-        print(json.dumps({"corpus": place.shown, "scopes": [asdict(one) for one in figures]}, indent=2))
-        return 0
-    print("\n\n".join(map(_shown, figures)) or f"{place.shown} holds no outputs yet")
-    return 0
+        found = {"corpus": place.shown, "scopes": [asdict(one) for one in figures]}
+        print(json.dumps({**found, "num_foreign": num_foreign, "failures": failures}, indent=2))
+    elif figures or not failures:
+        print("\n\n".join(map(_shown, figures)) or f"{place.shown} holds no outputs yet")
+    if num_foreign:
+        print(f"{counted(num_foreign, 'value')} of the store were written by no engine", file=sys.stderr)
+    for line in failures:
+        print(f"error: {line}", file=sys.stderr)
+    return int(bool(failures))
 
 
 def _figures(store: CorpusStore, scope: Scope, stats: ScopeStats, inventory: Inventory) -> ScopeFigures:

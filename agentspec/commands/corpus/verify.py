@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from dataclasses import asdict
 
 from agentspec.commands.corpus import names
@@ -11,7 +12,7 @@ from agentspec.commands.corpus.place import Advance, Place, num_bytes, progress
 from agentspec.commands.corpus.text import counted, owner
 from agentspec.corpus.store import CorpusStore, Scope
 from agentspec.corpus.verification import Verification, verify
-from agentspec.errors import CorpusError
+from agentspec.errors import ConfigError, CorpusError
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,6 +24,8 @@ def run(args: argparse.Namespace) -> int:
         scopes = names.known(args.tenant, list(stats), place.shown)
         with progress("reading", num_bytes(stats[scope] for scope in scopes)) as advance:
             found = {scope: _verified(place, store, scope, advance) for scope in scopes}
+        if store.num_foreign:
+            damage.append(f"the store: {counted(store.num_foreign, 'value')} that no engine wrote")
     for scope, one in found.items():
         damage += [f"{_named(scope, scopes)}: {line}" for line in one.damage]
     if args.json:
@@ -36,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
 def _verified(place: Place, store: CorpusStore, scope: Scope, advance: Advance) -> Verification:
     try:
         contents = place.contents(store, scope, advance)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return Verification(damage=[str(error)])
     except CorpusError as error:  # the key of one tenant
         return Verification(damage=[str(error)])
     return verify(contents)

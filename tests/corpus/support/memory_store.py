@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from agentspec.corpus.store import START, Cursor, Entry, Scope, ScopeStats, Snapshot
+from agentspec.corpus.store import START, Cursor, Entry, Marks, Scope, ScopeStats, Snapshot
 from agentspec.errors import CorpusError
 
 
@@ -19,6 +19,7 @@ class Kept:
     entries: dict[int, bytes] = field(default_factory=dict)  # by id, rising
     snapshot: tuple[Cursor, list[bytes]] | None = None
     epoch: int = 0
+    erasure: int = 0
     fence: int = 0
     holder: str = ""
     lease_end_s: float = 0.0
@@ -29,6 +30,7 @@ class MemoryStore:
     """A CorpusStore whose clock is ``now_s``. While ``is_away``, every call raises CorpusError."""
 
     window_s = 0.25
+    num_foreign = 0
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -39,12 +41,24 @@ class MemoryStore:
         self._ids = itertools.count(1)
         self._changed = threading.Condition(threading.RLock())
 
-    def publish(self, scope: Scope, batch: bytes, epoch: int | None = None) -> bool:
+    def publish(
+        self,
+        scope: Scope,
+        batch: bytes,
+        epoch: int | None = None,
+        *,
+        key: bytes = b"",
+        is_erasure: bool = False,
+    ) -> bool:
         with self._changed:
             self._check()
             kept = self.kept[scope]
             if epoch is not None and epoch != kept.epoch:
                 return False
+            kept.key = kept.key or key or None
+            if key and not (kept.key or b"").startswith(key):
+                return False
+            kept.erasure += is_erasure
             self.append(scope, batch)
             if self.num_failing > 0:
                 self.num_failing -= 1
@@ -109,17 +123,44 @@ class MemoryStore:
         kept = self.kept[scope]
         return Snapshot(kept.snapshot[0], self._parts(kept.snapshot[1])) if kept.snapshot else None
 
-    def erase(self, scope: Scope) -> None:
+    def marks(self, scope: Scope) -> Marks:
         self._check()
-        kept = self.kept[scope]
-        self.kept[scope] = Kept(epoch=kept.epoch + 1, fence=kept.fence + 1)
+        return Marks(self.kept[scope].epoch, self.kept[scope].erasure)
 
-    def rewrite(self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]]) -> None:
+    def mark(self, scope: Scope, erasure: int) -> None:
+        self._check()
+        self.kept[scope].erasure = max(self.kept[scope].erasure, erasure)
+
+    def erase(self, scope: Scope, epoch: int = 0) -> None:
         self._check()
         kept = self.kept[scope]
-        for cursor, batch in list(entries):
-            if kept.entries.pop(int(cursor), None) is not None and batch is not None:
-                kept.entries[next(self._ids)] = batch
+        if epoch <= kept.epoch and epoch:
+            return
+        self.kept[scope] = Kept(epoch=epoch or kept.epoch + 1, erasure=kept.erasure, fence=kept.fence + 1)
+
+    def rewrite(
+        self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
+    ) -> None:
+        self._check()
+        kept = self.kept[scope]
+        changes = {int(cursor): batch for cursor, batch in entries}
+        if fence not in (None, kept.fence):
+            raise CorpusError("another holder was there")
+        rewritten = {number: changes.get(number, batch) for number, batch in kept.entries.items()}
+        kept.entries = {number: batch for number, batch in rewritten.items() if batch is not None}
+
+    def drop_previous(self, scope: Scope) -> None:
+        self._check()
+
+    def settle(self, timeout_s: float) -> list[str]:
+        return []
+
+    def replace_key(self, scope: Scope, before: bytes, wrapped: bytes) -> bool:
+        self._check()
+        if self.kept[scope].key != before:
+            return False
+        self.kept[scope].key = wrapped
+        return True
 
     def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
         self._check()

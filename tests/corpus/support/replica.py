@@ -160,7 +160,7 @@ class Replica:
             self.memory,
             self.publisher,
             self.keeper.repeat,
-            **{"cpu_share": NO_LIMIT, "clock": self.clock, **(learner or {})},
+            **{"restore": self.keeper.restore, "cpu_share": NO_LIMIT, "clock": self.clock, **(learner or {})},
         )
 
     def finish(self, finished: Output, num_accepted: int = 0) -> None:
