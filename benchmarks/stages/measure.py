@@ -12,6 +12,7 @@ from agentspec.gateway.discovery.fingerprint import read_features
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.replay import traces
 from agentspec.reporting.report import Announce
+from benchmarks.stages import growth
 from benchmarks.stages.generated import sentences, workloads
 from benchmarks.stages.methods import Drain, Method, Ours, has_drain
 from benchmarks.stages.partition import adjusted_rand_index
@@ -25,14 +26,15 @@ NUM_ROUNDS = 5
 Figures = dict[str, Any]
 
 
-def measure(folder: Path | None, num_calls: int, seed: int, announce: Announce) -> Figures:
-    """Return all figures: ``by_data`` and ``microseconds``."""
+def measure(folder: Path | None, num_calls: int, num_variants: int, seed: int, announce: Announce) -> Figures:
+    """Return all figures: ``by_data``, ``by_kind`` and ``microseconds``."""
     by_data = {}
     for name, calls in _data(folder, num_calls, seed):
         announce(f"{name}: {len(calls)} calls")
         by_data[name] = _of_data(calls, seed)
+    by_kind = growth.of_kinds(num_variants, announce)
     announce("the hot path")
-    return {"by_data": by_data, "microseconds": hot_path(seed)}
+    return {"by_data": by_data, "by_kind": by_kind, "microseconds": hot_path(seed)}
 
 
 def hot_path(seed: int) -> dict[str, dict[str, float]]:
@@ -85,7 +87,7 @@ def _timed(method: Method, calls: Sequence[Untagged]) -> tuple[list[str], float]
     served, seen, busy_s = [], set(), 0.0
     for call in calls:
         features = read_features(call.body)
-        prompt = features and (features.text, features.tools, features.schema)
+        prompt = features and (features.text, features.cue, features.tools, features.schema)
         begun_s = time.thread_time()
         served.append(method.see(call.body))
         if prompt not in seen:

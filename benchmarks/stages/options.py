@@ -12,8 +12,9 @@ from benchmarks.harness.options import Subparsers, add_outputs, add_traces, outp
 DESCRIPTION = """\
 Send untagged calls whose stages are known: the text-to-SQL example's, made-up workflows with slots, documents
 and examples in their prompts, and recorded ones. Are the stages found (adjusted Rand index, 1 = all), in any
-order, and what does a request cost? Drain3 is measured too, if it is installed. Prints a table, then one line
-of JSON.
+order, and what does a request cost? Six kinds of workflows whose conversations grow have bars: the index as
+served while calls add up to 5,000, and the same names after a restart without a file. Drain3 is measured too,
+if it is installed. Prints a table, then one line of JSON.
 """
 
 EXAMPLES = """\
@@ -41,6 +42,13 @@ def add_options(benchmarks: Subparsers) -> None:
         "--calls", type=option_types.count, default=1200, metavar="N", help="of each file (%(default)s)"
     )
     stages.add_argument(
+        "--variants",
+        type=option_types.count,
+        default=3,
+        metavar="N",
+        help="of each kind of workflow (%(default)s)",
+    )
+    stages.add_argument(
         "--seed", type=int, default=1, metavar="N", help="of samples and orders (%(default)s)"
     )
     add_outputs(stages)
@@ -51,4 +59,7 @@ def run_stages(args: argparse.Namespace) -> int:
     with needed("bench"):
         from benchmarks.stages.run import make_report
 
-        return run(lambda announce: make_report(args.traces, args.calls, args.seed, announce), outputs(args))
+        return run(
+            lambda announce: make_report(args.traces, args.calls, args.variants, args.seed, announce),
+            outputs(args),
+        )

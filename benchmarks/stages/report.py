@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks.stages import growth
+
 LEAST_ARI = 0.95
 BAR = "agentic_sql"
 
@@ -39,6 +41,13 @@ def table(figures: Mapping[str, Any]) -> Table:
     return table
 
 
+def _growth(figures: Mapping[str, Any]) -> str:
+    ari = ", ".join(f"{value:.3f} at {at}" for at, value in figures["ari"].items())
+    same = f"{min(figures['num_same_names'])} of {min(figures['num_roles'])} names after a restart"
+    verdict = "pass" if growth.passes(dict(figures)) else "FAIL"
+    return f"{ari}; falls by {figures['fall']:.3f}; stages {figures['num_stages']}; {same}: {verdict}"
+
+
 def notes(figures: Mapping[str, Any]) -> list[str]:
     """Return the lines below the table."""
     ari = figures["by_data"][BAR]["ours"]["ari"]
@@ -50,6 +59,8 @@ def notes(figures: Mapping[str, Any]) -> list[str]:
         "found: groups; again: the index of two orders of arrival; served: calls sent to their group at once",
         "us: microseconds of CPU for a prompt that is new; Drain3: its groups, behind our masking",
         f"{BAR} at least {LEAST_ARI}: {'pass' if ari >= LEAST_ARI else 'FAIL'}",
+        "growing workflows, least index as served of their held-back variants, by calls:",
+        *(f"  {kind}: {_growth(one)}" for kind, one in figures["by_kind"].items()),
         f"microseconds a request, by its system prompt: {'; '.join(hot)}",
     ]
 

@@ -9,16 +9,18 @@ from benchmarks.stages import report
 from benchmarks.stages.measure import measure
 
 
-def make_report(folder: Path | None, num_calls: int, seed: int, announce: Announce) -> Report:
+def make_report(
+    folder: Path | None, num_calls: int, num_variants: int, seed: int, announce: Announce
+) -> Report:
     """Measure, and return the report.
 
     Raises:
         ConfigError: there are no traces in ``folder``, or the example's questions are missing.
     """
-    figures = measure(folder, num_calls, seed, announce)
+    figures = measure(folder, num_calls, num_variants, seed, announce)
     return Report(
         figures=figures,
         table=report.table(figures),
-        origin={"arguments": {"calls": num_calls, "seed": seed}},
+        origin={"arguments": {"calls": num_calls, "variants": num_variants, "seed": seed}},
         notes=report.notes(figures),
     )

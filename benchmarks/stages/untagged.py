@@ -68,7 +68,13 @@ def truth(calls: Iterable[Untagged]) -> list[str]:
         features = read_features(call.body)
         if features is None:
             continue
-        seen = (tuple(features.text.split()), features.is_system, features.tools, features.schema)
+        seen = (
+            tuple(features.text.split()),
+            features.cue,
+            features.is_system,
+            features.tools,
+            features.schema,
+        )
         one, other = find(first.setdefault(seen, call.stage)), find(call.stage)
         leader[max(one, other)] = min(one, other)
     return [find(call.stage) for call in calls]

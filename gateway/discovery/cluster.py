@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from agentspec.gateway.discovery.frames import Frame
 from agentspec.gateway.discovery.templates import Template
 from agentspec.stages import StageKey
 
 NUM_STANDING = 3  # conversations after which a prompt is recurring
+FEWEST_KEPT = 6  # prompts whose common text may be stored: what so many share is no one's value
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +51,7 @@ class Cluster:
     Attributes:
         stage: stage of its requests: ``own_stage``, or the one that a user named.
         is_user_edited: True if merged or split. Only users then change its contents.
-        templates: pairs of a shape and the template for prompts of that shape.
+        frames: what its prompts have in common, one for each shape and each cluster that was merged into it.
         text: masked text of its prompts.
         num_saved: number of requests in the file.
         is_saved: True if the file had the cluster. If it is missing there later, another process removed it.
@@ -65,9 +67,14 @@ class Cluster:
     num_requests: int = 0
     last_seen_s: float = field(default_factory=time.time)
     members: dict[bytes, Member] = field(default_factory=dict)
-    templates: list[tuple[bytes, Template]] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
     num_saved: int = 0
     is_saved: bool = False
+
+    @property
+    def templates(self) -> list[tuple[bytes, Template]]:
+        """Pairs of a shape and the template for prompts of that shape."""
+        return [(frame.shape, frame.template) for frame in self.frames if frame.template is not None]
 
     @property
     def is_free(self) -> bool:
@@ -78,4 +85,12 @@ class Cluster:
     def is_recurring(self) -> bool:
         """True if recurring: it has more than a single prompt of few conversations."""
         members = self.members.values()
-        return bool(self.templates) or len(members) > 1 or any(member.is_recurring for member in members)
+        return len(members) > 1 or any(member.is_recurring for member in members)
+
+    @property
+    def is_text_kept(self) -> bool:
+        """True if its text may be stored: what many prompts share, or a prompt that recurs."""
+        members = self.members.values()
+        return len(members) >= FEWEST_KEPT or (
+            len(members) == 1 and any(member.is_recurring for member in members)
+        )

@@ -2,37 +2,118 @@
 
 This module handles no threads, files or bodies. The rules:
 
-* A new system prompt immediately gets a cluster of its own: most agents' prompts are the same each time.
-* A prompt that was seen in few conversations is *unclustered*. When enough unclustered prompts are similar,
-  the words that they have in common form a template, and they form one cluster. The required number grows
-  with their difference.
-* A slot of a template with few values, all of which recur, identifies the stage. Each of its values gets a
-  cluster of its own.
-* A prompt that recurs in several conversations keeps its own cluster and is not merged with others. So two
-  roles that differ in one word stay two stages, and a stage in use keeps its name.
-* Discovery does not change clusters that users named, pinned, merged or split.
+* A new system prompt immediately gets a cluster of its own, and so does a user's text in which turns follow
+  instructions. Its *frame* is what it says apart from values (``units``).
+* A later prompt of the same frame joins the cluster. The frame then shrinks to what both have in common.
+* A prompt with other instructions has another cluster, however much text both share.
+* A short user's text waits until there are enough like it.
+* A cluster is named after its frame. The name may change once or twice while it has few prompts.
+* Discovery does not change clusters that users merged or split, and renames none that users named or pinned.
 """
 
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import islice
 
 from agentspec.errors import RequestError
-from agentspec.gateway.discovery.candidates import UnclusteredPrompts
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.fingerprint import Fingerprint
+from agentspec.gateway.discovery.frames import (
+    ENOUGH_COMMON_WORDS,
+    ENOUGH_OWN_WORDS,
+    FEWEST_FRAME_WORDS,
+    Fit,
+    Frame,
+    Prompt,
+)
+from agentspec.gateway.discovery.masking import joined
 from agentspec.gateway.discovery.naming import slug
-from agentspec.gateway.discovery.templates import Slots, Template
+from agentspec.gateway.discovery.templates import Template
+from agentspec.gateway.discovery.units import Unit
 from agentspec.gateway.errors import UnknownClusterError
 from agentspec.stages import StageKey
 
 WIDER_STAGE = "discovered"  # stage of requests without a cluster, and parent of the discovered stages
-MAX_FOUNDERS = 16
+MAX_COMPARED = 24  # frames that a new prompt is compared with
+MAX_WAITING = 128
+FEWEST_ALIKE = 6  # prompts needed to find that what differs is a value, if they hardly differ
+MORE_ALIKE = 12  # additional prompts needed if they have nearly nothing in common
+RECURRING_FACTOR = 4  # on both if the prompts are recurring
+FOREIGN_SHARE = 1 / 3  # of the other frames lack what distinguishes a stage
+CROSSING_SHARE = (
+    0.6  # of what differs is known from another frame: a value that several stages are filled with
+)
+RENAMED_UNTIL = 8  # prompts
 MAX_MEMBERS = 64  # found by digest; further prompts are found by their template
 MAX_TEXT_CHARS = 2000
 IDLE_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Users' texts of one frame, too few for a cluster."""
+
+    frame: Frame
+    members: dict[bytes, Member]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A frame that a new prompt was compared with, and whose it is."""
+
+    fit: Fit
+    frame: Frame
+    owner: Cluster | _Waiting
+
+    @property
+    def is_free(self) -> bool:
+        """True if discovery may change its owner."""
+        return isinstance(self.owner, _Waiting) or self.owner.is_free
+
+    @property
+    def is_recurring(self) -> bool:
+        """True if one of its prompts was seen in two conversations."""
+        return any(member.is_system and member.num_openings > 1 for member in self.owner.members.values())
+
+    def is_same(self, others: Sequence[Frame]) -> bool:
+        """True if the prompt is of this frame's stage, judged with the frames of other stages.
+
+        What differs may be a value. Then little of it instructs, and what both share is this stage's only; or
+        a third frame has it too, which lacks what both share.
+        """
+        if self.fit.is_same or not self.fit.is_enough or not self.fit.num_own:
+            return self.fit.is_same
+        third = [one for one in others if one is not self.frame]
+        if self.fit.num_own < ENOUGH_OWN_WORDS and self._is_distinct(third):
+            return True
+        return any(self._is_crossed(one, own) for one in third for own in (self.fit.extra, self.fit.missing))
+
+    def _is_distinct(self, others: Sequence[Frame]) -> bool:
+        """True if much of what both share is unknown to many other frames."""
+        num_enough = max(2, FOREIGN_SHARE * len(others))
+        num_words = sum(
+            len(unit.words)
+            for unit in self._shared
+            if sum(not one.has(unit.key) for one in others) >= num_enough
+        )
+        return num_words >= ENOUGH_COMMON_WORDS
+
+    def _is_crossed(self, third: Frame, own: Mapping[str, float]) -> bool:
+        known = sum(num_words for key, num_words in own.items() if third.has(key))
+        total = sum(own.values())
+        if known < CROSSING_SHARE * total:
+            return False
+        return total < sum(len(unit.words) for unit in self._shared if not third.has(unit.key))
+
+    @property
+    def _shared(self) -> Iterator[Unit]:
+        """Yield the units that both have word for word: a third frame may know others in another form."""
+        return (unit for key, unit in self.fit.pairs if unit.weight and unit.key == key)
 
 
 class Clusters:
@@ -58,8 +139,8 @@ class Clusters:
         self._clusters: dict[str, Cluster] = {}
         self._members: dict[bytes, Member] = {}
         self._matching: dict[bytes, tuple[tuple[Template, Cluster], ...]] = {}  # by shape
-        self._unclustered = UnclusteredPrompts()
-        self._slots: dict[Template, Slots] = {}
+        self._frames: dict[bytes, tuple[tuple[Frame, Cluster], ...]] = {}  # by shape
+        self._waiting: OrderedDict[bytes, _Waiting] = OrderedDict()  # by the first's digest
 
     def __iter__(self) -> Iterator[Cluster]:
         return iter(list(self._clusters.values()))
@@ -77,8 +158,13 @@ class Clusters:
 
     def match(self, fingerprint: Fingerprint) -> Cluster | None:
         """Return the cluster of the template with the most words in the prompt, or None."""
-        found = self._match(fingerprint)
-        return found and found[1]
+        candidates = self._matching.get(fingerprint.shape)
+        if not candidates:
+            return None
+        text = f" {joined(fingerprint.words)} "
+        scores = [template.num_words_in(text) for template, _ in candidates]
+        best = max(scores)
+        return candidates[scores.index(best)][1] if best else None
 
     def place(self, member: Member, fingerprint: Fingerprint) -> None:
         """Find or create the cluster of a new prompt, which may have to wait for similar ones."""
@@ -86,17 +172,7 @@ class Clusters:
         if known is not None:
             member.cluster = known.cluster
             return
-        is_new = member.digest not in self._unclustered
-        if is_new:
-            self._unclustered.note_ending(fingerprint)
-        found = self._match(fingerprint)
-        cluster = found and found[1]
-        if found and is_new:
-            cluster = self._noted(*found, fingerprint)
-        if cluster is None and is_new:
-            cluster = self._opened(member, fingerprint)
-        if cluster is None and fingerprint.is_system:
-            cluster = self._begun(fingerprint)
+        cluster = self.match(fingerprint) or self._compared(member, fingerprint)
         if cluster is not None:
             self._join(cluster, member)
 
@@ -154,7 +230,7 @@ class Clusters:
             )
         if digests is None:
             self.refused.extend(cluster.templates)
-            cluster.templates.clear()
+            cluster.frames.clear()
         cluster.is_user_edited = True
         parts = [self._part(cluster, group) for group in groups]
         self.changed.add(cluster)
@@ -191,7 +267,7 @@ class Clusters:
             kept.is_user_edited,
         )
         if not (kept.templates or kept.is_user_edited):  # the file may keep no text
-            kept.templates = here.templates
+            kept.frames = here.frames
         here.is_saved = True
         is_theirs = kept.is_user_edited or here not in self.changed
         if is_theirs and _contents(here) != _contents(kept):
@@ -223,95 +299,174 @@ class Clusters:
         if cluster.is_saved:
             self.gone.add(cluster.id)
         self._forget_members(cluster)
-        if cluster.templates:
+        if cluster.frames:
             self._index_templates()
-
-    def _match(self, fingerprint: Fingerprint) -> tuple[Template, Cluster] | None:
-        candidates = self._matching.get(self._unclustered.shape(fingerprint))
-        if not candidates:
-            return None
-        text = f" {fingerprint.words} "
-        scores = [template.num_words_in(text) for template, _ in candidates]
-        best = max(scores)
-        return candidates[scores.index(best)] if best else None
-
-    def _noted(self, template: Template, cluster: Cluster, fingerprint: Fingerprint) -> Cluster:
-        """Return the cluster of a prompt that fits ``template``, after recording the values of its slots."""
-        slots = self._slots.setdefault(template, Slots())
-        slots.note(template.values_in(f" {fingerprint.words} "))
-        deciding_slot = slots.deciding_slot() if cluster.is_free else None
-        if deciding_slot is None or len(self._clusters) + len(deciding_slot[1]) > self._max_clusters:
-            return cluster
-        self._slots[template] = Slots()
-        self._refine(template, cluster, self._unclustered.shape(fingerprint), *deciding_slot)
-        return self.match(fingerprint) or cluster
-
-    def _refine(
-        self, template: Template, cluster: Cluster, shape: bytes, place: int, values: Sequence[str]
-    ) -> None:
-        """Create a cluster for each of these values of a slot. Prompts with other values stay."""
-        for value in values:
-            narrower = template.with_value(place, value)
-            seed = blake2b(narrower.text.encode() + shape, digest_size=16).digest()
-            words = slug((value, template.text))
-            part = self._clusters.get(seed.hex()[:12]) or self._added(seed, words, narrower.text)
-            part.templates.append((shape, narrower))
-        self._forget_members(cluster)  # they fit one of the narrower templates
-        cluster.members.clear()
-        self.changed.add(cluster)
-        self._index_templates()
 
     def _forget_members(self, cluster: Cluster) -> None:
         for digest, member in cluster.members.items():
             if self._members.get(digest) is member:
                 del self._members[digest]
             member.cluster = None
-            self._unclustered.remove(digest)
 
-    def _opened(self, member: Member, fingerprint: Fingerprint) -> Cluster | None:
-        """Create a cluster from this prompt and its neighbours; None if too few or too different."""
-        neighbours, shape = self._unclustered.add(member, fingerprint), self._unclustered.shape(fingerprint)
-        if not neighbours:
+    def _compared(self, member: Member, fingerprint: Fingerprint) -> Cluster | None:
+        """Return the cluster with the most similar prompts, or a new one; None if the prompt has to wait."""
+        if self._is_refused(fingerprint):
+            return self._begun(fingerprint) if fingerprint.is_system else None
+        if any(member.digest in one.members for one in self._waiting.values()):
             return None
-        template = Template.of(
-            [fingerprint.words, *(one.fingerprint.words for one in neighbours[:MAX_FOUNDERS])]
-        )
-        if template is None or self._is_refused(fingerprint, shape) or not self._has_room():
-            return None
-        return self._founded(template, fingerprint, shape)
+        prompt = Prompt.of(fingerprint.words, fingerprint.is_system)
+        fits = self._fits(prompt, fingerprint.shape)
+        frames = [one.frame for one in fits] + self._frames_of_other_shapes(fingerprint.shape)
+        same = [one for one in fits if one.is_same(frames)]
+        if same:
+            return self._joined(max(same, key=lambda one: one.fit.score), member, fingerprint, prompt)
+        siblings = self._siblings(prompt, fits)
+        if siblings:
+            return self._united(siblings, member, fingerprint, prompt)
+        frame = Frame.of(prompt, fingerprint.shape)
+        if fingerprint.is_system or prompt.is_of_turns:
+            return self._begun(fingerprint, frame)
+        self._waiting[member.digest] = _Waiting(frame, {member.digest: member})
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popitem(last=False)
+        return None
 
-    def _is_refused(self, fingerprint: Fingerprint, shape: bytes) -> bool:
-        text = f" {fingerprint.words} "
-        return any(other == shape and one.num_words_in(text) for other, one in self.refused)
+    def _fits(self, prompt: Prompt, shape: bytes) -> list[_Candidate]:
+        """Compare a prompt with the frames of its shape, the most similar ones if there are many."""
+        keys = {unit.key for unit in prompt.units}
+        framed: list[tuple[Frame, Cluster | _Waiting]] = [*self._frames.get(shape, ())]
+        framed += [(one.frame, one) for one in self._waiting.values() if one.frame.shape == shape]
+        framed.sort(key=lambda one: -one[0].num_in(keys))
+        return [_Candidate(frame.compare(prompt), frame, owner) for frame, owner in framed[:MAX_COMPARED]]
 
-    def _founded(self, template: Template, fingerprint: Fingerprint, shape: bytes) -> Cluster:
-        words = slug((template.text, *fingerprint.tools, fingerprint.schema))
-        seed = blake2b(words.encode() + shape, digest_size=16).digest()
-        cluster = self._clusters.get(seed.hex()[:12])
-        if cluster is None or cluster.templates or not cluster.is_free:  # else it was saved without text
-            cluster = self._added(fingerprint.digest if cluster else seed, words, template.text)
-        cluster.templates.append((shape, template))
-        for prompt in self._unclustered:
-            text = f" {prompt.fingerprint.words} "
-            if prompt.shape == shape and prompt.is_unclustered and template.num_words_in(text):
-                self._unclustered.remove(prompt.member.digest)
-                before = prompt.member.cluster
-                if before is not None:
-                    self._absorb(cluster, before)
-                else:
-                    self._join(cluster, prompt.member)
-        self._index_templates()
+    def _frames_of_other_shapes(self, shape: bytes) -> list[Frame]:
+        others = (framed for other, framed in self._frames.items() if other != shape)
+        return list(islice((frame for framed in others for frame, _ in framed), MAX_COMPARED))
+
+    def _joined(
+        self, best: _Candidate, member: Member, fingerprint: Fingerprint, prompt: Prompt
+    ) -> Cluster | None:
+        if isinstance(best.owner, Cluster):
+            return self._refine(best.owner, best.frame, best.fit, prompt, fingerprint)
+        best.frame.join(prompt, best.fit)
+        best.owner.members[member.digest] = member
+        num_enough = 2 if best.frame.num_role_words >= FEWEST_FRAME_WORDS else FEWEST_ALIKE
+        cluster = self._begun(fingerprint, best.frame) if len(best.owner.members) >= num_enough else None
+        if cluster is not None:
+            self._stop_waiting(best.owner, cluster)
         return cluster
 
-    def _begun(self, fingerprint: Fingerprint) -> Cluster | None:
-        """Return the cluster of this single prompt, or create it; None if there is no room."""
-        known = self._clusters.get(fingerprint.digest.hex()[:12])
-        if known is not None:
-            return known
-        if not self._has_room():
+    def _stop_waiting(self, waiting: _Waiting, cluster: Cluster) -> None:
+        for digest, member in waiting.members.items():
+            self._waiting.pop(digest, None)
+            self._join(cluster, member)
+
+    def _siblings(self, prompt: Prompt, fits: Sequence[_Candidate]) -> list[_Candidate]:
+        """Return the prompts that differ from this one in what none of them repeats; empty if too few.
+
+        What differs is then a value, such as a document, however long. Recurring prompts count only in large
+        numbers: few conversations share a value.
+        """
+        near = [one for one in fits if one.fit.is_enough and one.frame.first is not None and one.is_free]
+        if not near:
+            return []
+        share = max(one.fit.num_common for one in near) / max(prompt.num_role_words, 1)
+        num_enough = FEWEST_ALIKE + MORE_ALIKE * (1 - min(share, 1))
+        single = [one for one in near if not one.is_recurring]
+        chosen = single if len(single) + 1 >= num_enough else near
+        if len(chosen) + 1 < num_enough * (1 if chosen is single else RECURRING_FACTOR):
+            return []
+        return chosen
+
+    def _united(
+        self, siblings: Sequence[_Candidate], member: Member, fingerprint: Fingerprint, prompt: Prompt
+    ) -> Cluster | None:
+        """Make one cluster of a prompt and its siblings."""
+        frame = Frame.of(prompt, fingerprint.shape)
+        for one in siblings:
+            if one.frame.first is not None:
+                frame.join(one.frame.first, frame.compare(one.frame.first))
+        owners = [one.owner for one in siblings if isinstance(one.owner, Cluster)]
+        cluster = max(owners, key=lambda one: one.num_requests, default=None) or self._begun(
+            fingerprint, frame
+        )
+        if cluster is None:
             return None
-        words = slug((fingerprint.words, *fingerprint.tools, fingerprint.schema))
-        return self._added(fingerprint.digest, words, fingerprint.words)
+        cluster.frames[:] = [frame]
+        for one in siblings:
+            if isinstance(one.owner, _Waiting):
+                self._stop_waiting(one.owner, cluster)
+            elif one.owner is not cluster:
+                one.owner.frames.clear()
+                self._absorb(cluster, one.owner)
+        cluster = self._renamed(cluster, frame, fingerprint) if cluster.is_free else cluster
+        self._note_template(cluster, frame)
+        return cluster
+
+    def _refine(
+        self, cluster: Cluster, frame: Frame, fit: Fit, prompt: Prompt, fingerprint: Fingerprint
+    ) -> Cluster:
+        """Narrow a cluster's frame to what one more prompt has in common with it. Return the cluster."""
+        before = frame.template
+        frame.join(prompt, fit)
+        if frame.num_prompts <= RENAMED_UNTIL and cluster.is_free:
+            cluster = self._renamed(cluster, frame, fingerprint)
+        if frame.template != before:
+            self._note_template(cluster, frame)
+        return cluster
+
+    def _note_template(self, cluster: Cluster, frame: Frame) -> None:
+        cluster.text = cluster.text if frame.template is None else frame.template.text[:MAX_TEXT_CHARS]
+        self.changed.add(cluster)
+        self._index_templates()
+
+    def _renamed(self, cluster: Cluster, frame: Frame, fingerprint: Fingerprint) -> Cluster:
+        """Name a cluster after what its prompts have in common, if that is not what the first one showed.
+
+        Return the cluster: another one if that was saved without text.
+        """
+        words, seed = _named(frame, fingerprint)
+        name = f"{words}-{seed.hex()[:4]}"
+        if cluster.own_stage.path[-1].startswith(name):
+            return cluster
+        saved = self._saved_as(name)
+        if saved is not None:
+            self._absorb(saved, cluster)
+            return saved
+        cluster.own_stage = cluster.stage = self._free_stage(words, seed.hex())
+        return cluster
+
+    def _saved_as(self, name: str) -> Cluster | None:
+        """Return the cluster with this name if it was saved without text."""
+        return next(
+            (
+                one
+                for one in self._clusters.values()
+                if one.own_stage.path[-1] == name and not one.frames and not one.is_user_edited
+            ),
+            None,
+        )
+
+    def _is_refused(self, fingerprint: Fingerprint) -> bool:
+        text = f" {joined(fingerprint.words)} "
+        return any(shape == fingerprint.shape and one.num_words_in(text) for shape, one in self.refused)
+
+    def _begun(self, fingerprint: Fingerprint, frame: Frame | None = None) -> Cluster | None:
+        """Return the cluster of a first prompt, or create it; None if there is no room."""
+        words, seed = (
+            (slug((fingerprint.words,)), fingerprint.digest) if frame is None else _named(frame, fingerprint)
+        )
+        cluster = self._saved_as(f"{words}-{seed.hex()[:4]}")
+        if cluster is None and seed.hex()[:12] in self._clusters:
+            cluster, seed = self._clusters.get(fingerprint.digest.hex()[:12]), fingerprint.digest
+        if cluster is None:
+            if not self._has_room():
+                return None
+            cluster = self._added(seed, words, joined(fingerprint.words))
+        if frame is not None and not cluster.is_user_edited:
+            cluster.frames.append(frame)
+            self._index_templates()
+        return cluster
 
     def _has_room(self) -> bool:
         """True if there is room for another cluster, after evicting a little-used one if needed.
@@ -341,7 +496,7 @@ class Clusters:
 
     def _free_stage(self, words: str, digits: str) -> StageKey:
         taken = {cluster.own_stage.path[-1] for cluster in self._clusters.values()}
-        names = (f"{words}-{digits[:size]}" for size in (4, 8, 32))
+        names = (f"{words}-{digits[:size]}" for size in (4, 8, 32, *range(31, 8, -1)))
         name = next(name for name in names if name not in taken)
         return StageKey(self.tenant, (WIDER_STAGE, name))
 
@@ -359,7 +514,7 @@ class Clusters:
         for member in cluster.members.values():
             member.cluster = target
         target.members.update(cluster.members)
-        target.templates.extend(cluster.templates)
+        target.frames.extend(cluster.frames)
         target.num_requests += cluster.num_requests
         target.last_seen_s = max(target.last_seen_s, cluster.last_seen_s)
         del self._clusters[cluster.id]
@@ -413,15 +568,25 @@ class Clusters:
 
     def _index_templates(self) -> None:
         self.version += 1
-        matching: dict[bytes, list[tuple[Template, Cluster]]] = {}
+        frames: dict[bytes, list[tuple[Frame, Cluster]]] = {}
         for cluster in self._clusters.values():
-            for shape, template in cluster.templates:
-                matching.setdefault(shape, []).append((template, cluster))
-        for shape in matching:
-            self._unclustered.keep_ending(shape)
-        self._matching = {shape: tuple(pairs) for shape, pairs in matching.items()}
-        known = {template for pairs in matching.values() for template, _ in pairs}
-        self._slots = {template: slots for template, slots in self._slots.items() if template in known}
+            for frame in cluster.frames:
+                frames.setdefault(frame.shape, []).append((frame, cluster))
+        self._matching = {
+            shape: tuple((frame.template, cluster) for frame, cluster in framed if frame.template)
+            for shape, framed in frames.items()
+        }
+        self._frames = {
+            shape: tuple(one for one in framed if not one[1].is_user_edited)
+            for shape, framed in frames.items()
+        }
+
+
+def _named(frame: Frame, fingerprint: Fingerprint) -> tuple[str, bytes]:
+    """Return the words and the digest that name a frame."""
+    text = " ".join(frame.key_words())
+    words = slug((text, *fingerprint.tools, fingerprint.schema))
+    return words, blake2b(text.encode("utf-8", "surrogatepass") + frame.shape, digest_size=16).digest()
 
 
 def _contents(cluster: Cluster) -> tuple[frozenset[bytes], frozenset[tuple[bytes, Template]]]:

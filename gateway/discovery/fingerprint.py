@@ -7,13 +7,14 @@ other module reads features from bodies.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from agentspec.gateway.discovery.masking import masked
+from agentspec.gateway.discovery.masking import joined, masked
 from agentspec.gateway.discovery.naming import roles
 from agentspec.role_names import mask_ids
 
@@ -25,6 +26,8 @@ USER_HEAD_CHARS = 3072
 USER_TAIL_CHARS = 1024
 OPENING_CHARS = 256
 MAX_CUE_CHARS = 256
+MAX_CUE_WORDS = 3
+_IS_LABELLED = re.compile(r"[A-Z][\w-]*(?: [\w#-]+)?:").match
 MAX_NAMES = 256
 MAX_NAME_CHARS = 128
 DIGEST_BYTES = 16
@@ -44,6 +47,7 @@ class PromptFeatures:
         is_system: True if ``text`` is the system prompt.
         tools: sorted names of the tools.
         schema: kind, name and field names of the response schema.
+        cue: last line of a user's text, if that is a label (``Thought 3:``).
         opening: hash of the beginning of the first user message, which identifies a conversation. Valid in
             this process only.
     """
@@ -52,11 +56,12 @@ class PromptFeatures:
     is_system: bool
     tools: tuple[str, ...]
     schema: str
+    cue: str
     opening: int
 
     def raw_digest(self, key: bytes) -> bytes:
         """Return a digest of the unmasked features."""
-        return _digest(key, self.is_system, self.text, self.tools, self.schema)
+        return _digest(key, self.is_system, f"{self.text}\0{self.cue}", self.tools, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,10 @@ class Fingerprint:
 
     Attributes:
         digest: digest of all features.
-        shape: digest of tools, schema and the roles named in the text. Prompts of different shapes are never
-            compared.
-        words: masked text, its words separated by single spaces.
-        cue: digest of the last line of a user's text, which may state the task, like ``Thought 3:``. Empty if
-            that line is long or the only one.
+        shape: digest of tools, schema, the role named in the text, and the last line of a user's text if
+            that is a label (``Thought 3:``), which states what comes next. Prompts of different shapes are
+            never compared.
+        words: masked text, its words separated by single spaces; line ends are words.
     """
 
     digest: bytes
@@ -78,17 +82,16 @@ class Fingerprint:
     is_system: bool
     tools: tuple[str, ...]
     schema: str
-    cue: bytes = b""
 
     @classmethod
     def of(cls, features: PromptFeatures, key: bytes) -> Fingerprint:
         """Compute the fingerprint. The secret ``key`` prevents guessing prompts from their digests."""
         words = masked(features.text)
         tools = tuple(mask_ids(name) for name in features.tools)
-        shape = _digest(key, features.is_system, " ".join(roles(words)), tools, features.schema)
-        digest = _digest(key, features.is_system, words, tools, features.schema)
-        cue = b"" if features.is_system else _cue(features.text, key)
-        return cls(digest, shape, words, features.is_system, tools, features.schema, cue)
+        cue = masked(features.cue)
+        shape = _digest(key, features.is_system, f"{' '.join(roles(words))}{cue}", tools, features.schema)
+        digest = _digest(key, features.is_system, f"{joined(words)}{cue}", tools, features.schema)
+        return cls(digest, shape, words, features.is_system, tools, features.schema)
 
 
 def read_features(body: Mapping[str, Any]) -> PromptFeatures | None:
@@ -99,13 +102,14 @@ def read_features(body: Mapping[str, Any]) -> PromptFeatures | None:
     if texts.system:
         text = _cut(texts.system, HEAD_CHARS, TAIL_CHARS)
     elif texts.user:
-        text = _cut(texts.user, USER_HEAD_CHARS, USER_TAIL_CHARS)
+        text = _cut_turns(texts.user)
     elif tools or schema:
         text = ""
     else:
         return None
     is_system = bool(texts.system) or not texts.user
-    return PromptFeatures(text, is_system, tools, schema, hash(texts.user[:OPENING_CHARS]))
+    cue = "" if is_system else _cue(texts.user)
+    return PromptFeatures(text, is_system, tools, schema, cue, hash(texts.user[:OPENING_CHARS]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +188,18 @@ def _schema(body: Mapping[str, Any]) -> str:
     return " ".join(str(part)[:MAX_NAME_CHARS] for part in parts)
 
 
-def _cue(text: str, key: bytes) -> bytes:
+def _cue(text: str) -> str:
     _, newline, line = text.rstrip()[-MAX_CUE_CHARS:].rpartition("\n")
-    return _digest(key, False, masked(line), (), "") if newline else b""
+    words = line.split()
+    return line if newline and line.endswith(":") and len(words) <= MAX_CUE_WORDS else ""
+
+
+def _cut_turns(text: str) -> str:
+    """Cut a user's text. The end counts only if it is no turn of a growing text."""
+    last = text.rstrip()[-MAX_CUE_CHARS:].rpartition("\n")[2]
+    if _IS_LABELLED(last):
+        return text[: USER_HEAD_CHARS + USER_TAIL_CHARS]
+    return _cut(text, USER_HEAD_CHARS, USER_TAIL_CHARS)
 
 
 def _cut(text: str, head: int, tail: int) -> str:

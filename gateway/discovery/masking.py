@@ -12,6 +12,7 @@ import re
 from agentspec.role_names import mask_ids
 
 MAX_WORD_CHARS = 256
+LINE, PARAGRAPH = "\n", "\n\n"  # words of a masked text
 
 _DAYS_AND_MONTHS = frozenset(
     "Monday Tuesday Wednesday Thursday Friday Saturday Sunday Mon Tue Wed Thu Fri Sat Sun "
@@ -24,8 +25,11 @@ _DIGITS = re.compile(r"[0-9]++")
 
 
 def masked(text: str) -> str:
-    """Return ``text`` with variable parts replaced by marks and white space by single spaces."""
-    words = text.split()
+    """Return ``text`` with variable parts replaced by marks and white space by single spaces.
+
+    The ends of lines and paragraphs become words of their own.
+    """
+    words = _words(text)
     plain = str.isalpha  # a fast check that excludes most words
     odd = [
         word
@@ -34,6 +38,26 @@ def masked(text: str) -> str:
     ]
     marks = {word: mark for word in odd if (mark := mask_word(word)) is not word}
     return " ".join([marks.get(word, word) for word in words] if marks else words)
+
+
+def joined(masked: str) -> str:
+    """Return a masked text without the words for the ends of lines."""
+    return masked.replace(f" {PARAGRAPH}", "").replace(f" {LINE}", "")
+
+
+def _words(text: str) -> list[str]:
+    words: list[str] = []
+    is_first = is_empty = True
+    for line in text.splitlines():
+        found = line.split()
+        if found:
+            if not is_first:
+                words.append(PARAGRAPH if is_empty else LINE)
+            words += found
+            is_first = is_empty = False
+        else:
+            is_empty = True
+    return words
 
 
 def mask_word(word: str) -> str:

@@ -45,6 +45,7 @@ voter worker writer
 """.split()
 )
 _SAYS_ROLE = ("you are ", "you're ", "act as ", "your role is ", "role: ")
+_NEW_PHRASE = frozenset("for to with of who that which in at on by and from as".split())
 MAX_ROLES = 4
 MAX_ROLE_WORDS = 5
 MAX_ROLE_CHARS = 120
@@ -63,14 +64,20 @@ def slug(texts: Iterable[str]) -> str:
     return "-".join(found) or FALLBACK
 
 
+def is_action(word: str) -> bool:
+    """True for the base form of a listed action: ``write``, not ``writes``."""
+    return word in _BASE
+
+
 def roles(words: str) -> tuple[str, ...]:
-    """Return the roles that a masked prompt assigns: ``planner`` for ``You are the planner``.
+    """Return the roles that a masked prompt assigns first: ``planner`` for ``You are the planner``.
 
     Prompts with different roles belong to different stages, however similar they are.
     """
     text = words.lower()
     said = sorted(place for phrase in _SAYS_ROLE for place in islice(_places(phrase, text), MAX_ROLES))
-    return tuple(word for place in said[:MAX_ROLES] for word in _phrase(text, place) if word in _ROLES)
+    named = (tuple(word for word in _phrase(text, place) if word in _ROLES) for place in said[:MAX_ROLES])
+    return next((found for found in named if found), ())
 
 
 def _places(phrase: str, text: str) -> Iterator[int]:
@@ -82,8 +89,13 @@ def _places(phrase: str, text: str) -> Iterator[int]:
 
 
 def _phrase(text: str, place: int) -> Iterator[str]:
-    """Yield the next few words, up to a punctuation mark."""
-    for word in text[place : place + MAX_ROLE_CHARS].split()[:MAX_ROLE_WORDS]:
+    """Yield the next few words, up to a punctuation mark or a word that begins a new phrase.
+
+    None for ``You are helping ...``: what follows is whom the agent talks to.
+    """
+    for at, word in enumerate(text[place : place + MAX_ROLE_CHARS].split()[:MAX_ROLE_WORDS]):
+        if word in _NEW_PHRASE or (at == 0 and word.endswith("ing")):
+            return
         yield word.rstrip(_STOPS)
         if word[-1] in _STOPS:
             return
@@ -115,3 +127,4 @@ def _listed() -> dict[str, str]:
 
 
 _LISTED = _listed()
+_BASE = frozenset(_ACTIONS)

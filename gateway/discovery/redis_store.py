@@ -20,6 +20,7 @@ from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
+from agentspec.gateway.discovery.frames import Frame
 from agentspec.gateway.discovery.stored import StoredTenant, changed_in, note_saved
 from agentspec.gateway.discovery.templates import Template
 from agentspec.stages import StageKey
@@ -225,16 +226,17 @@ class RedisDiscoveryStore:
 
     def _document(self, cluster: Cluster) -> str:
         members = cluster.members.values()
+        keeps_text = self._keeps_text and cluster.is_text_kept
         return json.dumps(
             {
                 "own_stage": cluster.own_stage.name,
                 "stage": cluster.stage.name,
                 "flags": [cluster.is_named, cluster.is_pinned, cluster.is_user_edited],
-                "text": cluster.text if self._keeps_text and cluster.is_recurring else "",
+                "text": cluster.text if keeps_text else "",
                 "members": [
                     [one.digest.hex(), one.is_system, one.num_requests, one.num_openings] for one in members
                 ],
-                "templates": _packed(cluster.templates) if self._keeps_text else [],
+                "templates": _packed(cluster.templates) if keeps_text else [],
             }
         )
 
@@ -253,7 +255,7 @@ def _cluster(tenant: str, cluster_id: str, texts: Mapping[str, str]) -> Cluster:
         text=document["text"],
         num_requests=num_requests,
         last_seen_s=float(texts.get(f"s:{cluster_id}", 0)),
-        templates=_templates(document["templates"]),
+        frames=[Frame.restored(*one) for one in _templates(document["templates"])],
         num_saved=num_requests,
         is_saved=True,
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from agentspec.errors import ConfigError
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
+from agentspec.gateway.discovery.frames import Frame
 from agentspec.gateway.discovery.stored import StoredTenant, changed_in, note_saved
 from agentspec.gateway.discovery.templates import Template
 from agentspec.stages import StageKey
@@ -189,7 +190,7 @@ class SqliteDiscoveryStore:
             if cluster_id == REFUSED:
                 kept.refused.append((shape, template))
             elif cluster_id in kept.clusters:
-                kept.clusters[cluster_id].templates.append((shape, template))
+                kept.clusters[cluster_id].frames.append(Frame.restored(shape, template))
 
     def _write(self, file: sqlite3.Connection, clusters: Clusters, changed: Mapping[Cluster, int]) -> None:
         tenant = clusters.tenant
@@ -216,7 +217,7 @@ class SqliteDiscoveryStore:
                 cluster.is_named,
                 cluster.is_pinned,
                 cluster.is_user_edited,
-                cluster.text if self._keeps_text and cluster.is_recurring else "",
+                cluster.text if self._keeps_text and cluster.is_text_kept else "",
                 num_more,
                 cluster.last_seen_s,
             ),
@@ -227,7 +228,7 @@ class SqliteDiscoveryStore:
             for one in cluster.members.values()
         ]
         file.executemany("insert or replace into members values (?, ?, ?, ?, ?, ?)", rows)
-        self._write_templates(file, tenant, cluster.id, cluster.templates)
+        self._write_templates(file, tenant, cluster.id, cluster.templates if cluster.is_text_kept else [])
 
     def _write_templates(
         self, file: sqlite3.Connection, tenant: str, cluster_id: str, templates: list[tuple[bytes, Template]]

@@ -7,9 +7,10 @@ occur once in both. A comparison takes O(n log n) for any n words. A slot is the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from agentspec.gateway.discovery.masking import LINE, PARAGRAPH, joined
 
 SLOT = "<...>"
 MIN_WORDS = 3
@@ -18,11 +19,6 @@ MIN_SHARE = 0.4  # with fewer common words, their least share of the text
 MIN_MATCH = 0.8
 MIN_RUN = 3  # in a template of many words, shorter runs are a coincidence
 MAX_RUNS = 32  # each is searched for in every new prompt
-SKETCH_SIZE = 384
-MOST_VALUES = 8
-MOST_VALUE_CHARS = 200
-ENOUGH_PROMPTS = 40
-ENOUGH_OF_EACH = 3
 
 Words = Sequence[str]
 
@@ -42,139 +38,70 @@ class Template:
     num_words: int
     least_share: float
 
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Template | None:
-        """Return the template of two or more texts; None if they have too little in common."""
-        words = [text.split() for text in texts]
-        common = words[0]
-        for other in words[1:]:
-            common = _broken(common, other)
-        return cls._of_runs(_runs(common), words)
+    searched: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Prepare the runs for the search: line ends do not count."""
+        object.__setattr__(self, "searched", tuple(f" {joined(run).strip()} " for run in self.runs))
 
     @classmethod
-    def _of_runs(cls, runs: list[list[str]], founders: Sequence[Words]) -> Template | None:
-        if sum(map(len, runs)) >= 8 * MIN_RUN:
-            runs = [run for run in runs if len(run) >= MIN_RUN]
+    def of_common(cls, common: Sequence[str], longest: int) -> Template | None:
+        """Return the template of texts with these words in common, with marks for the gaps.
+
+        None if that is too little. ``longest`` is the number of words of the longest text.
+        """
+        runs = _runs(common)
+        if sum(map(_num_words, runs)) >= 8 * MIN_RUN:
+            runs = [run for run in runs if _num_words(run) >= MIN_RUN]
         if len(runs) > MAX_RUNS:
             shortest = sorted(map(len, runs))[-MAX_RUNS]
             runs = [run for run in runs if len(run) >= shortest][:MAX_RUNS]
-        num_words = sum(map(len, runs))
-        sizes = sorted(map(len, founders))
-        is_enough = num_words >= MIN_WORDS_OF_LONG or num_words >= MIN_SHARE * sizes[len(sizes) // 2]
+        num_words = sum(map(_num_words, runs))
+        is_enough = num_words >= MIN_WORDS_OF_LONG or num_words >= MIN_SHARE * longest
         if num_words < MIN_WORDS or not is_enough:
             return None
-        return cls(tuple(f" {' '.join(run)} " for run in runs), num_words, num_words / sizes[-1])
+        return cls(
+            tuple(f" {' '.join(run)} " for run in runs), num_words, num_words / max(longest, num_words)
+        )
 
     @property
     def text(self) -> str:
         """The runs as readable text, with marks for the slots between them."""
-        return f" {SLOT} ".join(run.strip() for run in self.runs)
-
-    def values_in(self, text: str) -> list[str]:
-        """Return the texts before, between and after the runs; empty if a run is missing."""
-        values, place = [], 0
-        for run in self.runs:
-            at = text.find(run, place)
-            if at < 0:
-                return []
-            values.append(text[place:at].strip())
-            place = at + len(run) - 1
-        return [*values, text[place:].strip()]
-
-    def with_value(self, place: int, value: str) -> Template:
-        """Return the narrower template that has ``value`` in the slot ``place``."""
-        around = (self.runs[place - 1] if place else "", value, *self.runs[place : place + 1])
-        run = f" {' '.join(part.strip() for part in around if part)} "
-        runs = (*self.runs[: max(place - 1, 0)], run, *self.runs[place + 1 :])
-        return Template(runs, self.num_words + len(value.split()), self.least_share)
+        return f" {SLOT} ".join(run.strip() for run in self.runs).replace(f" {LINE} ", LINE)
 
     def num_words_in(self, text: str) -> int:
         """Return the number of the template's words in ``text``; 0 without a match. O(len(text)) per run.
 
-        ``text`` has a space at both ends. The runs must occur in order. A few may be missing, since the
-        founders may have had some in common by chance.
+        ``text`` has a space at both ends, and no line ends. The runs must occur in order. A few short ones
+        may be missing, since the first texts may have had some in common by chance.
         """
         place, found = 0, self.num_words
-        for run in self.runs:
+        for run in self.searched:
             at = text.find(run, place)
             if at >= 0:
                 place = at + len(run) - 1  # the last space may be the first of the next run
                 continue
-            found -= run.count(" ") - 1
-            if found < MIN_MATCH * self.num_words:
+            num_words = run.count(" ") - 1
+            found -= num_words
+            if num_words >= MIN_RUN or found < MIN_MATCH * self.num_words:
                 return 0
-        return found if 2 * found >= self.least_share * (text.count(" ") - 1) else 0
+        if self.num_words < MIN_WORDS_OF_LONG and 2 * found < self.least_share * (text.count(" ") - 1):
+            return 0  # a longer text of another kind
+        return found
 
 
-class Slots:
-    """Counts of the values in a template's slots, to find a slot with a few recurring values.
-
-    Such a slot identifies the stage of a prompt. Keeps at most ``MOST_VALUES`` values per slot.
-    """
-
-    def __init__(self) -> None:
-        self._num_prompts = 0
-        self._values: dict[int, Counter[str]] = {}
-        self._open: set[int] = set()
-
-    def note(self, values: Sequence[str]) -> None:
-        """Count the slot values of one more prompt."""
-        self._num_prompts += 1
-        for place, value in enumerate(values):
-            if place not in self._open:
-                counts = self._values.setdefault(place, Counter())
-                counts[value] += 1
-                if len(counts) > MOST_VALUES or len(value) > MOST_VALUE_CHARS:
-                    del self._values[place]
-                    self._open.add(place)
-
-    def deciding_slot(self) -> tuple[int, list[str]] | None:
-        """Return the first slot with few values, and these values.
-
-        None if there is no such slot, if no other slot varies freely, or if too few prompts were counted.
-        """
-        if self._num_prompts < ENOUGH_PROMPTS or not self._open:
-            return None
-        for place, counts in self._values.items():
-            if len(counts) > 1 and min(counts.values()) >= ENOUGH_OF_EACH and "" not in counts:
-                return place, sorted(counts)
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Sketch:
-    """A small sample of the word pairs of a text, for fast comparison of many texts.
-
-    The sample has the pairs with the lowest hashes, so that samples are comparable (bottom-k sketches,
-    Broder 1997). Hashes are valid in this process only.
-    """
-
-    pairs: frozenset[int]
-    num_pairs: int
-
-    @classmethod
-    def of(cls, text: str) -> Sketch:
-        """Return the sketch of a masked text."""
-        words = text.split()
-        pairs = set(map(hash, zip(["", *words], [*words, ""], strict=True)))
-        lowest = sorted(pairs)[:SKETCH_SIZE] if len(pairs) > SKETCH_SIZE else pairs
-        return cls(frozenset(lowest), len(pairs))
-
-    def num_common(self, other: Sketch) -> float:
-        """Estimate the number of word pairs that both texts have."""
-        # common pairs are in the sample of the longer text, which has the lower sampling rate
-        rate = min(SKETCH_SIZE / max(self.num_pairs, other.num_pairs, 1), 1)
-        return len(self.pairs & other.pairs) / rate
-
-
-def _broken(common: Words, other: Words) -> list[str]:
-    """Return ``common`` without the words that ``other`` lacks, with a slot between the remaining runs."""
+def common_words(common: Words, other: Words) -> list[str]:
+    """Return ``common`` without the words that ``other`` lacks, with a mark for each gap."""
     result: list[str] = []
-    for begin, end in _blocks(common, other):
+    for begin, end, _ in blocks(common, other):
         if result:
             result.append(SLOT)
         result.extend(common[begin:end])
     return result
+
+
+def _num_words(run: Words) -> int:
+    return sum(word not in (LINE, PARAGRAPH) for word in run)
 
 
 def _runs(words: Iterable[str]) -> list[list[str]]:
@@ -184,12 +111,13 @@ def _runs(words: Iterable[str]) -> list[list[str]]:
             runs.append([])
         else:
             runs[-1].append(word)
-    return [run for run in runs if run]
+    return [run for run in runs if _num_words(run)]
 
 
-def _blocks(left: Words, right: Words) -> list[tuple[int, int]]:
-    """Return the (begin, end) in ``left`` of the runs that ``right`` has in the same order."""
-    blocks: list[tuple[int, int]] = []
+def blocks(left: Words, right: Words) -> list[tuple[int, int, int]]:
+    """Return the runs of ``left`` that ``right`` has in the same order: begin and end in ``left``, and in
+    ``right`` the begin minus that in ``left``. O(n log n) for n words."""
+    found: list[tuple[int, int, int]] = []
     left_end = right_end = 0  # of the last block
     for i, j in _in_order(_anchors(left, right)):
         if i < left_end or j < right_end:
@@ -199,9 +127,9 @@ def _blocks(left: Words, right: Words) -> list[tuple[int, int]]:
             begin -= 1
         while end < len(left) and end + offset < len(right) and _same(left, right, end, offset):
             end += 1
-        blocks.append((begin, end))
+        found.append((begin, end, offset))
         left_end, right_end = end, end + offset
-    return blocks
+    return found
 
 
 def _same(left: Words, right: Words, at: int, offset: int) -> bool:
@@ -209,14 +137,25 @@ def _same(left: Words, right: Words, at: int, offset: int) -> bool:
 
 
 def _anchors(left: Words, right: Words) -> list[tuple[int, int]]:
-    """Return the pairs of positions of words that occur once in both, ordered by that in ``left``."""
+    """Return the pairs of positions of words, and of pairs of words, that occur once in both."""
     once_left, once_right = _once(left), _once(right)
-    return [(i, once_right[word]) for word, i in once_left.items() if word in once_right]
+    return sorted({(i, once_right[one]) for one, i in once_left.items() if one in once_right})
 
 
-def _once(words: Words) -> dict[str, int]:
-    counts = Counter(words)
-    return {word: place for place, word in enumerate(words) if counts[word] == 1 and word != SLOT}
+def _once(words: Words) -> dict[object, int]:
+    """Return the positions of what occurs once, without marks."""
+    found: dict[object, int] = {}
+    again: set[object] = {SLOT}
+    for at, one in enumerate(words):
+        for key in (one, (one, words[at + 1])) if at + 1 < len(words) else (one,):
+            if key in found:
+                again.add(key)
+            found[key] = at
+    return {
+        one: at
+        for one, at in found.items()
+        if one not in again and not (isinstance(one, tuple) and SLOT in one)
+    }
 
 
 def _in_order(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -53,7 +53,7 @@ def test_a_part_that_fails_costs_only_itself(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_report_of_stages(tmp_path: Path) -> None:
     path = tmp_path / "stages.json"
-    assert run(lambda announce: stages.make_report(None, 20, 1, announce), Outputs(json=path)) == 0
+    assert run(lambda announce: stages.make_report(None, 20, 1, 1, announce), Outputs(json=path)) == 0
     line = json.loads(path.read_text())
     assert line["by_data"]["agentic_sql"]["ours"]["ari"] is not None
-    assert line["provenance"]["arguments"] == {"calls": 20, "seed": 1}
+    assert line["provenance"]["arguments"] == {"calls": 20, "variants": 1, "seed": 1}

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stages import measure, report
+from benchmarks.stages import growth, measure, report
 from benchmarks.stages.generated import workloads
 from benchmarks.stages.methods import Ours
 from benchmarks.stages.partition import adjusted_rand_index
 from benchmarks.stages.untagged import Untagged, agentic_sql, recorded, truth
+from benchmarks.stages.workflows import KINDS, NUM_TUNED, calls
 
 
 @pytest.mark.parametrize(
@@ -68,12 +69,22 @@ def test_the_examples_stages_are_found() -> None:
     assert adjusted_rand_index(truth(calls), [ours.label(call.body) for call in calls]) >= report.LEAST_ARI
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_growing_workflows_are_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "LEAST_ARI", {250: 0.90, 900: 0.95})
+    assert calls(kind, 1, 9) == calls(kind, 1, 9) != calls(kind, 2, 9)
+    figures = growth.of_variant(kind, variant=NUM_TUNED)
+    assert growth.passes(figures), figures
+
+
 def test_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "NUM_QUESTIONS", 4)
     monkeypatch.setattr(measure, "workloads", lambda seed: {"short": workloads(seed)["short"][:60]})
     monkeypatch.setattr(measure, "PROMPT_SIZES", {"1 KiB": 1 << 10})
     monkeypatch.setattr(measure, "NUM_TIMED", 10)
-    figures = measure.measure(None, 10, 1, lambda what: None)
+    monkeypatch.setattr(growth, "LEAST_ARI", {250: 0.9})
+    figures = measure.measure(None, 10, 1, 1, lambda what: None)
+    assert set(figures["by_kind"]) == set(KINDS)
     assert set(figures["by_data"]) == {"agentic_sql", "short"}
     assert set(figures["microseconds"]["1 KiB"]) == {"seen", "masked", "template", "new"}
     assert report.table(figures).row_count == 2

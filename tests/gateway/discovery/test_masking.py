@@ -18,7 +18,8 @@ from agentspec.role_names import mask_ids
         ("C:\\temp\\x or \\\\host\\share", "<path> or <path>"),
         ("mail ann@example.org, or https://example.org/a?b=c.", "mail <email>, or <url>."),
         ("use T1, T2", "use T#, T#"),
-        ("  white \n\t space ", "white space"),
+        ("  white \n\t space ", "white \n space"),
+        ("one\n \n\n two\r\nthree\n", "one \n\n two \n three"),
         ("x" * (MAX_WORD_CHARS + 1), "<data>"),
     ],
 )

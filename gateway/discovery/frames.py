@@ -1,0 +1,347 @@
+"""Frames: what the prompts of one stage have in common, and the comparison of a new prompt with it.
+
+A prompt is of a frame's stage unless each has sentences of its own that instruct: a role differs in what it
+is told, and a value (a name, a memory, a document) only fills a place. This module handles units and words,
+not stages or requests.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from agentspec.gateway.discovery.masking import LINE
+from agentspec.gateway.discovery.templates import SLOT, Template, blocks, common_words
+from agentspec.gateway.discovery.units import Unit, is_of_turn, is_variable, units_of
+from agentspec.gateway.discovery.wording import FREQUENT
+
+FEWEST_OWN_WORDS = 1.0  # weighted, in sentences of its own: with fewer, a prompt is no other role
+ENOUGH_OWN_WORDS = 12.0  # with fewer, it is no other role if what it shares is not shared by all
+STATIC_SHARE = 0.75  # of the prompts have a unit that belongs to the frame
+ENOUGH_COMMON_WORDS = 12
+ENOUGH_COMMON_SHARE = 0.4  # of the shorter text, if there are fewer common words
+ALIKE_SHARE = 0.4  # of the words of two units: one unit with other values
+WORDS_PER_CHANGE = 4  # common words of a unit for each value that does not look like one; one needs none
+FEWEST_ROLE_WORDS = 5
+INSTRUCTING_SHARE = 0.3  # of a text's words are instructions if it is in English
+STATEMENT_WEIGHT = 0.25  # of a word in a sentence that does not instruct
+FEWEST_FRAME_WORDS = 12  # of instructions, in a user's text that others begin like
+NAMES_SHARE = 0.2  # of the words within sentences; more are capitalised where nouns are
+MAX_KNOWN = 512
+MAX_PAIRED = 48  # units compared with each other, on each side
+SETTLED = 64  # prompts after which a frame stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A masked prompt, cut into units.
+
+    Attributes:
+        has_names: True if a capitalised word within a sentence is a name, unlike in German.
+    """
+
+    words: tuple[str, ...]
+    units: tuple[Unit, ...]
+    has_names: bool
+
+    @classmethod
+    def of(cls, masked: str, is_system: bool = True) -> Prompt:
+        """Return the units of a masked text, weighted.
+
+        A statement weighs less than an instruction, if the text has instructions, which are known by English
+        words. Without any, or in other languages, each unit counts as one.
+        """
+        units = units_of(masked, is_system)
+        if sum(len(unit.words) for unit in units if unit.weight) < FEWEST_ROLE_WORDS:
+            units = [replace(unit, weight=1.0) for unit in units]
+        num_words = sum(len(unit.words) for unit in units if unit.weight)
+        num_instructing = sum(len(unit.words) for unit in units if unit.weight and unit.instructs)
+        if num_instructing >= max(INSTRUCTING_SHARE * num_words, FEWEST_ROLE_WORDS):
+            units = [
+                unit if unit.instructs else replace(unit, weight=unit.weight * STATEMENT_WEIGHT)
+                for unit in units
+            ]
+        return cls(tuple(masked.split(" ")), tuple(units), _has_names(units))
+
+    @property
+    def num_role_words(self) -> int:
+        """Number of words in units that instruct."""
+        return sum(len(unit.words) for unit in self.units if unit.weight)
+
+    @property
+    def is_of_turns(self) -> bool:
+        """True if turns follow instructions of some length: every call of an agent begins with them."""
+        has_turns = any(map(is_of_turn, self.units)) or (self.units and self.units[-1].is_labelled)
+        return bool(has_turns) and self.num_role_words >= FEWEST_FRAME_WORDS
+
+    @property
+    def skeleton(self) -> list[str]:
+        """The words without those that look like values, with a mark for each gap."""
+        values: set[tuple[str, ...]] = {unit.words for unit in self.units if not unit.weight}
+        result: list[str] = []
+        for unit in self.units:
+            for at, word in enumerate(unit.words):
+                result.append(
+                    SLOT if unit.words in values or is_variable(word, at == 0, self.has_names) else word
+                )
+            result.append(LINE)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a prompt compares with a frame. Counts only words in units that instruct.
+
+    Attributes:
+        pairs: keys of the frame's units and the prompt's units that stand for them.
+        missing: weighted number of words by key, of the frame's units that the prompt lacks.
+        extra: the same of the prompt's units that the frame lacks.
+        num_changes: places within paired units where words differ that do not look like values.
+        num_values: places where words differ that do.
+    """
+
+    num_common: int
+    pairs: tuple[tuple[str, Unit], ...]
+    missing: Mapping[str, float]
+    extra: Mapping[str, float]
+    num_changes: int = 0
+    num_values: int = 0
+
+    @property
+    def is_enough(self) -> bool:
+        """True if they have enough in common to be of one stage, or of stages with a common part."""
+        shorter = self.num_common + min(self.num_missing, self.num_extra)
+        return self.num_common >= ENOUGH_COMMON_WORDS or self.num_common >= max(
+            ENOUGH_COMMON_SHARE * shorter, 2
+        )
+
+    @property
+    def is_same(self) -> bool:
+        """True if the prompt is of the frame's stage.
+
+        Of two short prompts that differ in nothing else, a few words are enough to state another task.
+        """
+        is_short = self.num_common < ENOUGH_COMMON_WORDS
+        is_changed = is_short and self.num_changes > 0 and not self.num_values
+        return self.is_enough and self.num_own < FEWEST_OWN_WORDS and not is_changed
+
+    @property
+    def num_own(self) -> float:
+        """Weighted number of words that each of both has and the other lacks."""
+        return min(self.num_missing, self.num_extra)
+
+    @property
+    def num_missing(self) -> float:
+        """Weighted number of words that the prompt lacks."""
+        return sum(self.missing.values())
+
+    @property
+    def num_extra(self) -> float:
+        """Weighted number of words that the frame lacks."""
+        return sum(self.extra.values())
+
+    @property
+    def score(self) -> float:
+        """The higher, the better the prompt fits."""
+        return 2 * self.num_common - self.num_missing - self.num_extra
+
+
+@dataclass(slots=True)
+class _Known:
+    words: tuple[str, ...]
+    weight: float
+    instructs: bool
+    count: int = 1
+
+    @classmethod
+    def of(cls, unit: Unit) -> _Known:
+        return cls(unit.words, unit.weight, unit.instructs)
+
+
+@dataclass(slots=True)
+class Frame:
+    """What the prompts of one stage and shape have in common.
+
+    Attributes:
+        template: by which other prompts are recognised; None if they have too little in common.
+        common: words that all have, with marks for the gaps.
+        first: the only prompt so far.
+        num_prompts: prompts that were compared, up to ``SETTLED``, after which the frame stays as it is.
+    """
+
+    shape: bytes
+    template: Template | None
+    common: list[str] = field(default_factory=list, repr=False)
+    longest: int = 0
+    num_prompts: int = SETTLED
+    first: Prompt | None = field(default=None, repr=False)
+    has_names: bool = True
+    _known: dict[str, _Known] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, prompt: Prompt, shape: bytes) -> Frame:
+        """Return the frame of a first prompt."""
+        longest = len(prompt.words)
+        template = Template.of_common(prompt.skeleton, longest)
+        frame = cls(shape, template, list(prompt.words), longest, 1, prompt, prompt.has_names)
+        for unit in prompt.units:
+            frame._known.setdefault(unit.key, _Known.of(unit))
+        return frame
+
+    @classmethod
+    def restored(cls, shape: bytes, template: Template) -> Frame:
+        """Return the frame of a stored template."""
+        return cls(shape, template)
+
+    def num_in(self, keys: Set[str]) -> int:
+        """Return the number of units among ``keys`` that the frame has seen."""
+        return len(self._units().keys() & keys)
+
+    @property
+    def num_role_words(self) -> int:
+        """Number of words that all prompts have in units that instruct."""
+        return sum(len(one.words) for one in self._static() if one.weight)
+
+    def key_words(self) -> list[str]:
+        """Return the words that name the frame: of units that all prompts have, without possible values."""
+        units = [one for one in self._static() if one.weight] or list(self._static())
+        units = [one for one in units if one.instructs] or units
+        plain = [[word for at, word in enumerate(one.words) if not self._may_vary(word, at)] for one in units]
+        clean = [words for words, one in zip(plain, units, strict=True) if len(words) == len(one.words)]
+        return [word for words in clean or plain for word in words]
+
+    def _may_vary(self, word: str, at: int) -> bool:
+        return word == SLOT or is_variable(word, at == 0, self.has_names)
+
+    def compare(self, prompt: Prompt) -> Fit:
+        """Compare a prompt with the frame."""
+        static = {key: one for key, one in self._units().items() if self._is_static(one)}
+        given = {unit.key: unit for unit in prompt.units}
+        pairs = [(key, given[key]) for key in static if key in given]
+        paired = {key for key, _ in pairs}
+        lacking = {key: one for key, one in static.items() if key not in paired}
+        others = [unit for key, unit in given.items() if key not in paired]
+        num_changes = num_values = 0
+        for key, unit in _alike(lacking, others, self.has_names):
+            pairs.append((key, unit))
+            changes = _changes(lacking.pop(key).words, unit.words, self.has_names)
+            num_changes, num_values = num_changes + sum(changes), num_values + changes.count(False)
+            others.remove(unit)
+        num_common = sum(
+            _num_common(static[key].words, unit.words) for key, unit in pairs if static[key].weight
+        )
+        missing = {key: one.weight * len(one.words) for key, one in lacking.items() if one.weight}
+        extra = {unit.key: unit.weight * len(unit.words) for unit in others if unit.weight}
+        return Fit(num_common, tuple(pairs), missing, extra, num_changes, num_values)
+
+    def has(self, key: str) -> bool:
+        """True if a prompt of the frame had this unit."""
+        return key in self._units()
+
+    def join(self, prompt: Prompt, fit: Fit) -> None:
+        """Note one more prompt of this stage."""
+        if self.num_prompts >= SETTLED:
+            return
+        self.num_prompts += 1
+        self.first = None
+        self.common = common_words(self.common, prompt.words)
+        self.longest = max(self.longest, len(prompt.words))
+        self.template = Template.of_common(self.common, self.longest)
+        seen = set()
+        for key, unit in pairs_of(fit):
+            known = self._known[key]
+            known.count += 1
+            known.weight = min(known.weight, unit.weight)
+            if unit.key != key and not unit.is_labelled:
+                known.words = tuple(common_words(known.words, unit.words)) or known.words
+            seen.add(unit.key)
+        for unit in prompt.units:
+            if unit.key not in seen and len(self._known) < MAX_KNOWN:
+                seen.add(unit.key)
+                if unit.key in self._known:
+                    self._known[unit.key].count += 1
+                else:
+                    self._known[unit.key] = _Known.of(unit)
+
+    def _units(self) -> dict[str, _Known]:
+        """Return the known units; those of a stored template are cut when they are first needed."""
+        if not self._known and self.template is not None:
+            for unit in Prompt.of(" ".join(run.strip(" ") for run in self.template.runs)).units:
+                self._known.setdefault(unit.key, _Known(unit.words, unit.weight, unit.instructs, SETTLED))
+        return self._known
+
+    def _is_static(self, known: _Known) -> bool:
+        return known.count >= STATIC_SHARE * self.num_prompts
+
+    def _static(self) -> Iterable[_Known]:
+        return (one for one in self._units().values() if self._is_static(one))
+
+
+def _has_names(units: Sequence[Unit]) -> bool:
+    within = [word for unit in units for word in unit.words[1:]]
+    num_capital = sum(is_variable(word, False, True) and word.isalpha() for word in within)
+    return num_capital < NAMES_SHARE * len(within) or len(within) < FEWEST_FRAME_WORDS
+
+
+def pairs_of(fit: Fit) -> Iterable[tuple[str, Unit]]:
+    """Return each key once."""
+    return dict(fit.pairs).items()
+
+
+def _alike(lacking: dict[str, _Known], others: Sequence[Unit], has_names: bool) -> list[tuple[str, Unit]]:
+    """Pair units that are one unit with other values, the most similar ones first."""
+    found = []
+    for key, one in list(lacking.items())[:MAX_PAIRED]:
+        words = set(one.words)
+        for at, unit in enumerate(others[:MAX_PAIRED]):
+            if len(words.intersection(unit.words)) >= ALIKE_SHARE * min(len(words), len(set(unit.words))):
+                share = _similarity(one.words, unit.words, has_names)
+                if share >= ALIKE_SHARE:
+                    found.append((-share, key, at))
+    found.sort()
+    keys: set[str] = set()
+    places: set[int] = set()
+    result = []
+    for _, key, at in found:
+        if key not in keys and at not in places:
+            keys.add(key)
+            places.add(at)
+            result.append((key, others[at]))
+    return result
+
+
+def _similarity(one: Sequence[str], other: Sequence[str], has_names: bool) -> float:
+    """Return the share of common words of the shorter unit; 0 if more than a value or two differs."""
+    common = [word for begin, end, _ in blocks(one, other) for word in one[begin:end]]
+    num_words = min(sum(word != SLOT for word in one), len(other))
+    if len(common) < ALIKE_SHARE * num_words or all(_is_stop(word) for word in common):
+        return 0.0
+    changes = _changes(one, other, has_names)
+    if changes and changes[0] and one[0] != other[0] and one[0] != SLOT:
+        return 0.0  # what begins a sentence is no value
+    return len(common) / num_words if sum(changes) <= max(1, len(common) // WORDS_PER_CHANGE) else 0.0
+
+
+def _changes(one: Sequence[str], other: Sequence[str], has_names: bool) -> list[bool]:
+    """Return for each place where the words differ if they do not look like values. A mark has any words."""
+    result, left, right = [], 0, 0
+    for begin, end, offset in (*blocks(one, other), (len(one), len(one), len(other) - len(one))):
+        before, after = one[left:begin], other[right : begin + offset]
+        if before or after:
+            is_value = SLOT in before or all(
+                is_variable(word, False, has_names) for word in (*before, *after)
+            )
+            result.append(not is_value)
+        left, right = end, end + offset
+    return result
+
+
+def _is_stop(word: str) -> bool:
+    return word == SLOT or word.strip(".,:;!?()\"'`*").lower() in FREQUENT
+
+
+def _num_common(one: Sequence[str], other: Sequence[str]) -> int:
+    if one == other:
+        return len(one)
+    return (Counter(one) & Counter(other)).total() - (SLOT in one and SLOT in other)

@@ -1,0 +1,259 @@
+"""Sentences and lines of a masked prompt, and which of them may be values that the prompt was filled with.
+
+A role shows in sentences that instruct. What stands behind a label (``Profile: ...``), in a list below a
+heading, in a tag or in JSON, and what tells of a user or the date, is most often a value: it tells nothing
+about the role until calls show otherwise. No other module judges the form of a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agentspec.gateway.discovery.masking import LINE, PARAGRAPH
+from agentspec.gateway.discovery.naming import is_action
+from agentspec.gateway.discovery.wording import (
+    ADDRESSES,
+    DATES,
+    PEOPLE,
+    ROLE_HEADINGS,
+    ROLE_LABELS,
+    STARTERS,
+    TELLS,
+    TELLS_OF_NAMED,
+    THEY,
+    TIMES,
+    TURNS,
+    VALUE_HEADINGS,
+    VERBS,
+)
+
+MAX_UNITS = 400
+MAX_LABEL_WORDS = 4
+MAX_HEADING_WORDS = 8
+
+_ENDS = (".", "!", "?", '."', ".)", '?"', '!"', "。", "！", "？")
+_BULLET = re.compile(r"(?:[-*•–+]|\(?#[.)]|[a-z][.)])$")
+_TAG = re.compile(r"<([A-Za-z][\w-]*)[^<>]*>$")
+_CLOSING_TAG = "<<path>>"  # a masked ``</name>``
+_TALKS = re.compile(
+    r"you(?: are|'re) (?:now |currently )?(?:talking|speaking|chatting|helping|assisting|working|serving)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A sentence or line.
+
+    Attributes:
+        key: text that makes it the same unit as another: the label if it is labelled, else all words.
+        words: its words.
+        weight: of its words as evidence of a role; 0 if the form says that it is a value.
+        is_labelled: True if it starts with a label.
+        instructs: True if it tells the reader what to do.
+    """
+
+    key: str
+    words: tuple[str, ...]
+    weight: float
+    is_labelled: bool = False
+    instructs: bool = False
+
+
+def units_of(masked: str, is_system: bool) -> list[Unit]:
+    """Return the units of a masked text, in order."""
+    result: list[Unit] = []
+    below = _Below()
+    for line in _lines(masked):
+        for unit in _of_line(line, below, is_system):
+            result.append(unit)
+            if len(result) == MAX_UNITS:
+                return result
+    return result
+
+
+def is_of_turn(unit: Unit) -> bool:
+    """True for a line whose label names a turn: ``Question: ...``."""
+    return unit.is_labelled and any(_plain(word) in TURNS for word in unit.key.split())
+
+
+def is_variable(word: str, is_first: bool, has_names: bool) -> bool:
+    """True if a word within an instruction may be a value: something masked, or a name."""
+    if "#" in word or "<" in word:
+        return True
+    return has_names and not is_first and word[:1].isupper() and word[1:2].islower()
+
+
+class _Below:
+    """The heading that the next lines belong to."""
+
+    def __init__(self) -> None:
+        self._is_value = self._is_filled = False
+        self._is_list = self._has_begun = False
+        self._tag = ""
+        self._is_turn = False
+
+    @property
+    def is_value(self) -> bool:
+        """True if the next line is below a heading that does not belong to a role."""
+        return self._is_value
+
+    @property
+    def is_filled(self) -> bool:
+        """True if the next line is a value even if it instructs: below such a heading, or within a turn."""
+        return (self._is_value and self._is_filled) or self._is_turn
+
+    def begin_turn(self, label: Sequence[str]) -> None:
+        """A labelled line begins: the next ones are of the same turn if the label names one."""
+        self._is_turn = any(_plain(word) in TURNS for word in label)
+
+    def note_break(self) -> None:
+        """A paragraph ends, and with it the text of a heading, or a turn."""
+        self._is_turn = False
+        if self._has_begun and not self._tag and not self._is_list:
+            self._is_value = False
+
+    def note(self, words: Sequence[str], is_bullet: bool) -> None:
+        """A line begins that is no heading."""
+        if self._is_value and not self._tag:
+            if self._has_begun and self._is_list and not is_bullet:
+                self._is_value = False
+            self._is_list = is_bullet if not self._has_begun else self._is_list and is_bullet
+        self._has_begun = True
+
+    def open(self, words: Sequence[str], tag: str = "") -> None:
+        """A heading or a tag begins."""
+        plain = {_plain(word) for word in words}
+        self._is_filled = not VALUE_HEADINGS.isdisjoint(plain) and ROLE_LABELS.isdisjoint(plain)
+        self._is_value = self._is_filled or ROLE_HEADINGS.isdisjoint(plain)
+        self._has_begun = self._is_list = False
+        self._is_turn = False
+        self._tag = tag
+
+    def close(self) -> None:
+        """A tag ends."""
+        self._tag, self._is_value = "", False
+
+
+def _lines(masked: str) -> Iterator[list[str]]:
+    """Yield the words of each line; an empty list for the end of a paragraph."""
+    line: list[str] = []
+    for word in masked.split(" "):
+        if word in (LINE, PARAGRAPH):
+            if line:
+                yield line
+            line = []
+            if word == PARAGRAPH:
+                yield []
+        else:
+            line.append(word)
+    if line:
+        yield line
+
+
+def _of_line(words: list[str], below: _Below, is_system: bool) -> Iterator[Unit]:
+    if not words:
+        below.note_break()
+        return
+    tag = _TAG.match(words[0]) if len(words) == 1 else None
+    if tag or words == [_CLOSING_TAG]:
+        below.open(re.split(r"[_-]", tag[1]), tag[1]) if tag else below.close()
+        yield Unit(words[0], tuple(words), 0.0)
+        return
+    is_bullet = _BULLET.match(words[0]) is not None
+    if _is_heading(words) and not is_bullet:
+        if not below._tag:
+            below.open(words)
+        yield Unit(" ".join(words), tuple(words), 0.0)
+        return
+    below.note(words, is_bullet)
+    rest = words[1:] if is_bullet and len(words) > 1 else words
+    label = _label(rest)
+    if label and _is_value_label(label, rest, is_system):
+        below.begin_turn(label)
+        yield Unit(" ".join(label), tuple(rest), 0.0, is_labelled=True)
+        return
+    for sentence in _sentences(rest):
+        yield (
+            Unit(" ".join(sentence), tuple(sentence), 0.0)
+            if below.is_filled
+            else _unit(sentence, below.is_value)
+        )
+
+
+def _is_value_label(label: Sequence[str], words: Sequence[str], is_system: bool) -> bool:
+    plain = [_plain(word) for word in label]
+    if not TURNS.isdisjoint(plain) or (not is_system and "task" in plain):
+        return True
+    return ROLE_LABELS.isdisjoint(plain) and not _instructs(words[len(label) :])
+
+
+def _is_heading(words: Sequence[str]) -> bool:
+    if len(words) > MAX_HEADING_WORDS:
+        return False
+    return (words[0].startswith("#") and words[0].strip("#") == "") or words[-1].endswith((":", ":**", "**"))
+
+
+def _sentences(words: Sequence[str]) -> Iterator[Sequence[str]]:
+    begin = 0
+    for at, word in enumerate(words, 1):
+        if word.endswith(_ENDS):
+            yield words[begin:at]
+            begin = at
+    if begin < len(words):
+        yield words[begin:]
+
+
+def _unit(words: Sequence[str], is_below_value: bool) -> Unit:
+    label = _label(words)
+    instructs = _instructs(words[len(label) :])
+    if label and not instructs and not any(_plain(word) in ROLE_LABELS for word in label):
+        return Unit(" ".join(label), tuple(words), 0.0, is_labelled=True)
+    is_value = words[0][:1] in '{["' or _tells_of_people(words) or (is_below_value and not instructs)
+    return Unit(" ".join(words), tuple(words), 0.0 if is_value else 1.0, instructs=instructs)
+
+
+def _label(words: Sequence[str]) -> Sequence[str]:
+    """Return the words up to a colon; empty if there is none near the beginning, or nothing behind it."""
+    for at, word in enumerate(words[:MAX_LABEL_WORDS], 1):
+        if word.endswith((":", ":**")) and at < len(words):
+            return words[:at]
+        if word.endswith(("=", "=>", "->")) and at < len(words):
+            return words[:at]
+    return ()
+
+
+def _plain(word: str) -> str:
+    return word.strip("#*:.,;!?<>()[]\"'`_").lower()
+
+
+def _instructs(words: Sequence[str]) -> bool:
+    """True for a sentence that tells the reader what to do or who to be."""
+    plain = [_plain(word) for word in words]
+    if _is_verb(plain[0]) or not ADDRESSES.isdisjoint(plain):
+        return True
+    # ``If there is none, say so``: a verb behind a comma
+    return any(_is_verb(word) and words[at].endswith((",", ";", ":")) for at, word in enumerate(plain[1:]))
+
+
+def _is_verb(word: str) -> bool:
+    return word in VERBS or is_action(word)
+
+
+def _tells_of_people(words: Sequence[str]) -> bool:
+    """True for ``The customer has the Pro plan``, ``She lives in Rome`` and ``Today is Monday``."""
+    first, *others = (_plain(word) for word in words[:6])
+    if _TALKS.match(" ".join((first, *others))):
+        return True
+    if first in THEY or first in TIMES or first in TELLS:
+        return True
+    if _instructs(words):
+        return False
+    if not PEOPLE.isdisjoint((first, *others[:2])) or (
+        first in ("the", "current") and not DATES.isdisjoint(others[:1])
+    ):
+        return True
+    is_name = words[0][:1].isupper() and first not in STARTERS and not is_action(first)
+    verbs = others[1:2] if len(words) > 1 and words[1][:1].isupper() else others[:1]
+    return is_name and any(verb in TELLS_OF_NAMED for verb in verbs)
