@@ -92,13 +92,19 @@ class SqliteFile:
             return self._num_opened, version
 
     def forget_deleted(self) -> None:
-        """Remove deleted content from the write-ahead log, and damaged files that may hold it. Syncs.
+        """Remove deleted content from the file, its log, and damaged files that may hold it. Syncs.
+
+        SQLite overwrites what is deleted, but not the copies that it leaves in a page when it moves a row to
+        another one. So the file is written anew, which needs as much space again and takes 1 to 3 s for
+        256 MiB. Other processes can't write meanwhile.
 
         Raises:
             CorpusError: a transaction of another process lasts too long. The log holds the content.
         """
         with self._errors():
-            is_busy, *_ = self._ensure_open()[0].execute("pragma wal_checkpoint(truncate)").fetchone()
+            connection = self._ensure_open()[0]
+            connection.execute("vacuum")
+            is_busy, *_ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
             if is_busy:
                 raise CorpusError(
                     f"what was erased is still in {self._path.name}-wal, which another process reads: "

@@ -208,7 +208,7 @@ class SqliteStore:
     def rewrite(
         self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
     ) -> None:
-        """Replace entries where they are, in pieces. What no engine can have written is removed."""
+        """Replace entries where they are, in pieces. ``drop_previous`` removes the last of their bytes."""
         for piece in _pieces(entries):
             with self._file.transaction(writes=True) as file:
                 number = self._held(file, scope, fence)
@@ -221,7 +221,6 @@ class SqliteStore:
                 " and (typeof(batch) != 'blob' or length(batch) > ? or id >= ?)",
                 (number, MOST_BATCH_BYTES, self._latest_id()),
             )
-        self._file.forget_deleted()
 
     def drop_previous(self, scope: Scope) -> None:
         """Remove the snapshots that the present one replaced."""

@@ -214,7 +214,7 @@ class CorpusStore(Protocol):
     def rewrite(
         self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
     ) -> None:
-        """Write the log anew, with other entries in the place of some, and let go of all of its bytes before.
+        """Write the log anew, with other entries in the place of some.
 
         Used to erase a stage or a person. Entries that no engine can have written are left out.
 
@@ -229,7 +229,7 @@ class CorpusStore(Protocol):
         """
 
     def drop_previous(self, scope: Scope) -> None:
-        """Remove the snapshot that the present one replaced: nobody may read it any more."""
+        """Remove the snapshot before the present one, and the last bytes of what ``rewrite`` replaced."""
 
     def settle(self, timeout_s: float) -> list[str]:
         """Make what was erased leave the files of the store for good, as far as that is permitted.
