@@ -100,6 +100,7 @@ class Lane:
             proposer,
             Scheduler(num_slots, MAX_BATCH_TOKENS, max_queue=num_slots),
             token_text=tokenizer.token_text,
+            token_bytes=tokenizer.token_bytes,
             post=self._receive,
             max_draft_tokens=draft.max_tokens,
             price=price,

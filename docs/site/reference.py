@@ -163,8 +163,8 @@ def _field_rows(use: Use) -> Iterator[tuple[str, str, str]]:
     names_of: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (name, note), paths in paths_of.items():
         names_of.setdefault((note, tuple(paths)), []).append(name)
-    for (note, paths), names in names_of.items():
-        shown = ", ".join(path.removeprefix("/v1/").removeprefix("/").split("/")[0] for path in paths)
+    for (note, served), names in names_of.items():
+        shown = ", ".join(path.removeprefix("/v1/").removeprefix("/").split("/")[0] for path in served)
         yield ", ".join(f"`{name}`" for name in names), shown, note
 
 
