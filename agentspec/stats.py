@@ -89,8 +89,8 @@ class StageStats(SpeculationStats):
 
     @property
     def accepted_per_step(self) -> float:
-        """Output tokens after the first one, per decode step (1.0 = no speculation); 0 without steps."""
-        return (self.num_accepted_tokens + self.num_steps) / self.num_steps if self.num_steps else 0.0
+        """See :func:`tokens_per_step`; 0 if unknown."""
+        return tokens_per_step(self.num_steps, self.num_accepted_tokens, self.num_output_tokens) or 0.0
 
     @property
     def saved_s(self) -> float | None:
@@ -124,6 +124,18 @@ def _sum_counts(parts: Iterable[dict[Source, int]]) -> dict[Source, int]:
         for source, count in counts.copy().items():  # a copy: a thread may add a source
             total[source] = total.get(source, 0) + count
     return total
+
+
+def tokens_per_step(num_steps: int, num_accepted: int, num_output: int) -> float | None:
+    """Return output tokens after the first one, per decode step (1.0 = no speculation).
+
+    An output that ends in the pass that ends its prompt has no decode step. If all outputs do, return output
+    tokens per pass. None if no steps and no accepted draft tokens are known.
+    """
+    if num_steps:
+        return 1 + num_accepted / num_steps
+    num_passes = num_output - num_accepted
+    return num_output / num_passes if num_accepted and num_passes > 0 else None
 
 
 def saved_seconds(measured_decode_s: float, plain_decode_s: float, decode_s: float) -> float | None:

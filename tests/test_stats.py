@@ -13,6 +13,8 @@ def test_rates_follow_from_the_sums() -> None:
     stats = StageStats(num_steps=10, num_draft_tokens=40, num_accepted_tokens=30)
     assert (stats.acceptance_rate, stats.accepted_per_step) == (0.75, 4.0)
     assert (StageStats().acceptance_rate, StageStats().accepted_per_step) == (0.0, 0.0)
+    ended_with_the_prompt = StageStats(num_output_tokens=12, num_accepted_tokens=9)
+    assert ended_with_the_prompt.accepted_per_step == 4.0  # three passes
 
 
 def test_a_tenant_that_invents_stages_crowds_nobody_else() -> None:

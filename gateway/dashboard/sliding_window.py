@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from agentspec.stats import StageStats
+from agentspec.stats import StageStats, tokens_per_step
 
 BUCKET_S = 2.0
 NUM_BUCKETS = 90  # three minutes
@@ -34,8 +34,8 @@ class Gain:
 
     @property
     def accepted_per_step(self) -> float | None:
-        """Output tokens after the first one, per decode step, as in StageStats; None without steps."""
-        return 1 + self.num_accepted_tokens / self.num_steps if self.num_steps else None
+        """As in StageStats; None if unknown."""
+        return tokens_per_step(self.num_steps, self.num_accepted_tokens, self.num_output_tokens)
 
     def add(self, other: Gain, sign: int = 1) -> None:
         """Add the gain of another period, or subtract it if ``sign`` is -1."""

@@ -24,6 +24,7 @@ from agentspec.errors import AgentSpecError, ConfigError, EngineError
 from agentspec.stages import StageKey
 
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as in shells
+REQUEST_TIME = "request time is a sum over all requests, parallel ones count each: it is no wall time"
 DESCRIPTION = """\
 Run a program and send its model calls to a gateway, each with its stage. At its end, print the saving.
 Clients find the gateway in the environment. In Python, the frameworks that it imports are instrumented.
@@ -132,10 +133,12 @@ def _run(
     if stages:
         _say(_heading(root, seconds, is_own))
         print(shown(stages), file=sys.stderr)
+        if summed(stages)["saved_request_s"] is not None:
+            _say(REQUEST_TIME)
     if not stages or (origins and origin_of(root) not in origins):
         _say(missing_calls(gateway, origins))
     if json_file is not None:
-        _write(json_file, run, stages, {"seconds": seconds, "exit_status": status, "is_alone": is_own})
+        _write(json_file, run, stages, {"wall_s": seconds, "exit_status": status, "is_alone": is_own})
     return status
 
 
@@ -152,7 +155,7 @@ def stage_figures(gateway: Gateway) -> list[dict[str, Any]]:
 
 def _heading(root: str, seconds: float, is_own: bool) -> str:
     others = "" if is_own else "; calls of others in that time are among them"
-    return f"calls to {root} in {seconds:.1f} s{others}"
+    return f"calls to {root} in {seconds:.1f} s of wall time{others}"
 
 
 def _write(path: Path, run: Run, stages: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:

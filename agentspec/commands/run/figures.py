@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentspec.commands.gateway_call import table
-from agentspec.stats import saved_seconds
+from agentspec.stats import saved_seconds, tokens_per_step
 
 COUNTERS = (
     *("num_requests", "num_prompt_tokens", "num_output_tokens", "num_steps"),
     *("num_draft_tokens", "num_accepted_tokens", "decode_s", "measured_decode_s", "plain_decode_s"),
 )
-COLUMNS = ("stage", "calls", "output tokens", "tokens per step", "accepted", "time saved")
+COLUMNS = ("stage", "calls", "output tokens", "tokens per step", "accepted", "request time saved")
 ALL = "all"
 NOTHING = "-"
 
@@ -31,7 +31,7 @@ def gained(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any
 
 
 def summed(stages: Iterable[Mapping[str, Any]]) -> Figures:
-    """Return the sum of all stages. Time saved is known if nearly all of their decode time was measured."""
+    """Return the sum of all stages. Request time saved is known if nearly all of their decode time was measured."""
     stages = list(stages)
     return _with_rates({name: sum(stage[name] for stage in stages) for name in COUNTERS})
 
@@ -55,23 +55,23 @@ def _with_rates(counters: Mapping[str, Any]) -> Figures:
     )
     return {
         **counters,
-        "accepted_per_step": 1 + accepted / steps if steps else None,
+        "accepted_per_step": tokens_per_step(steps, accepted, counters["num_output_tokens"]),
         "acceptance_rate": accepted / drafted if drafted else None,
-        "saved_s": saved_seconds(
+        "saved_request_s": saved_seconds(
             counters["measured_decode_s"], counters["plain_decode_s"], counters["decode_s"]
         ),
     }
 
 
 def time_saved(seconds: float) -> str:
-    """Return the saved time in the form for tables."""
+    """Return the saved request time in the form for tables."""
     text = f"{abs(seconds):.1f} s"
     return text if seconds > -0.05 else f"{text} lost"
 
 
 def _row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
     per_step, accepted, saved = (
-        figures[field] for field in ("accepted_per_step", "acceptance_rate", "saved_s")
+        figures[field] for field in ("accepted_per_step", "acceptance_rate", "saved_request_s")
     )
     return (
         name,

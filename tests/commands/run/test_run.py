@@ -422,12 +422,13 @@ def test_what_was_saved_is_told_of_this_run_alone(
         done = run(url, sys.executable, program, num_calls, options=options)
         heading, _, row, total = done.stderr.splitlines()
         assert heading.startswith(f"agentspec run: calls to {url} in ")
-        assert heading.endswith("calls of others in that time are among them")
+        assert heading.endswith(" s of wall time; calls of others in that time are among them")
         assert row.split() == ["counted", str(num_calls), str(8 * num_calls), "2.50", "75%", "-"]
         assert total.split()[1:] == row.split()[1:]
         told = json.loads((tmp_path / "saved.json").read_text())
         assert [stage["stage"] for stage in told["stages"]] == ["counted"]
         assert told["total"]["num_requests"] == num_calls
+        assert told["wall_s"] > 0
         assert (told["exit_status"], told["workflow"], told["is_alone"]) == (0, "counted", False)
         assert told["session"] == engine.last.tags.session
 
@@ -513,7 +514,7 @@ def test_a_gateway_of_its_own(llama_checkpoint: Path, program: Path) -> None:
     options = f"--model {llama_checkpoint} --engine torch --threads 1 --served-model-name scripted"
     done = run("http://127.0.0.1:9", sys.executable, program, 2, options=[f"--serve-options={options}"])
     assert done.returncode == 0, done.stderr
-    heading, _, row, _ = done.stderr.splitlines()
+    heading, _, row, *_ = done.stderr.splitlines()
     assert "others" not in heading
     assert row.split()[1] == "2"
     (root,) = re.findall(r"http://[0-9.:]+", heading)
@@ -530,19 +531,27 @@ def test_gains() -> None:
     ]
     stages = gained(before, after)
     assert [(stage["stage"], stage["num_requests"]) for stage in stages] == [("a", 4), ("c", 2), ("d", 1)]
-    assert [stage["saved_s"] for stage in stages] == [4.0, 2.0, 2.0]
+    assert [stage["saved_request_s"] for stage in stages] == [4.0, 2.0, 2.0]
     total = summed(stages)
-    assert (total["num_requests"], total["accepted_per_step"], total["saved_s"]) == (7, 3.0, 8.0)
+    assert (total["num_requests"], total["accepted_per_step"], total["saved_request_s"]) == (7, 3.0, 8.0)
     assert shown(stages).splitlines()[-1].split() == ["all", "7", "120", "3.00", "50%", "8.0", "s"]
+
+
+def test_answers_that_end_with_their_prompt_have_tokens_per_pass() -> None:
+    ended = {**FIGURES, "num_steps": 0, "num_output_tokens": 22}  # 2 requests, 20 accepted tokens
+    plain = {**ended, "num_output_tokens": 2, "num_accepted_tokens": 0}  # or a server without figures
+    stages = gained([], [{"stage": "a", **ended}, {"stage": "b", **plain}])
+    assert [stage["accepted_per_step"] for stage in stages] == [11.0, None]
+    assert [line.split()[3] for line in shown(stages).splitlines()[1:]] == ["11.00", "-", "6.00"]
 
 
 def test_seconds_are_shown_only_where_they_were_measured() -> None:
     slower = {**FIGURES, "plain_decode_s": 0.25}
     older = {name: value for name, value in FIGURES.items() if "_decode_s" not in name}
     stages = gained([], [{"stage": "a", **slower}, {"stage": "b", **older}])
-    assert [stage["saved_s"] for stage in stages] == [-0.75, None]
+    assert [stage["saved_request_s"] for stage in stages] == [-0.75, None]
     lines = [line.split() for line in shown(stages).splitlines()]
-    assert lines[0][-2:] == ["time", "saved"]
+    assert lines[0][-3:] == ["request", "time", "saved"]
     assert [line[5:] for line in lines[1:]] == [["0.8", "s", "lost"], ["-"], ["-"]]  # half is not known
 
 
