@@ -20,6 +20,7 @@ from agentspec.recorded.forms import native
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MAX_NAMED = 3
+NUM_LAST = 3  # messages at the end of a chat by which it is found again once its beginning is replaced
 MAX_SHOWN = 40  # characters of an invalid value: a line may be long, and holds user data
 
 Message = Mapping[str, Any]
@@ -113,7 +114,7 @@ def read(path: Path, skipped: Skipped | None = None) -> Iterator[RecordedCall]:
     Raises:
         ConfigError: the file can't be read, or a record is no call. The message has file, line and reason.
     """
-    chats = _GrowingChats()
+    chats = _GrowingChats(is_exact=skipped is None)
     for number, text in _texts(path):
         try:
             calls = [call for record in native(_object(text)) for call in _calls(record, number, chats)]
@@ -143,17 +144,25 @@ def _texts(path: Path) -> Iterator[tuple[int, str | Any]]:
     try:
         with _open(path) as lines:
             for number, line in enumerate(lines, 1):
-                if number == 1 and line.lstrip().startswith("["):
-                    yield from enumerate(json.loads(line + lines.read()), 1)
+                if number == 1 and (line.lstrip().startswith("[") or _is_cut(line)):
+                    whole = json.loads(line + lines.read())
+                    yield from enumerate(whole if isinstance(whole, list) else [whole], 1)
                     return
                 if line.strip():
                     yield number, line
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: the list is no JSON: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: its JSON is nested too deeply") from None
     except (EOFError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}:{number + 1}: the file is damaged: {error}") from None
     except OSError as error:
         raise ConfigError(f"can't read {str(path)!r}: {error.strerror or error}") from None
+
+
+def _is_cut(line: str) -> bool:
+    """Return True for the first line of an object that is written over several lines."""
+    return line.strip() == "{"
 
 
 def _open(path: Path) -> IO[str]:
@@ -215,6 +224,10 @@ def _tag(record: Mapping[str, Any], name: str) -> str | None:
 class _GrowingChats:
     """Finds chats that were logged whole at each call: a record begins with all messages of an earlier one.
 
+    Programs edit the system prompt from call to call (the date), and replace what is old by a summary: system
+    prompts are not compared, and the last three messages of an earlier record stand for all of it. If
+    ``is_exact``, all messages have to be equal: an engine that replays the calls needs each prompt.
+
     Only the answers behind those messages are new. A record that is equal to an earlier one has no more
     messages, and all its answers count: drafts gain from two runs of a program that have the same chat.
 
@@ -222,31 +235,42 @@ class _GrowingChats:
         num_again: answers that were not new.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_exact: bool) -> None:
         self.num_again = 0
+        self._is_exact = is_exact
         self._lines: dict[bytes, int] = {}  # by digest of all messages: where the chat begins
 
     def enter(self, messages: Sequence[Message], line: int) -> tuple[int, int]:
         """Return how many messages an earlier record has, and the line of the chat's first record."""
-        digests = _digests(messages)
-        for num_known in range(len(digests) - 1, 0, -1):
-            if (first := self._lines.get(digests[num_known - 1])) is not None:
+        turns = [
+            (index, _turn(message))
+            for index, message in enumerate(messages)
+            if self._is_exact or message["role"] not in ("system", "developer")
+        ]
+        digests = _digests([turn for _, turn in turns], 0 if self._is_exact else NUM_LAST)
+        num_known, first = 0, line
+        for number in range(len(turns) - 1, 0, -1):
+            found = next((self._lines[one] for one in digests[number - 1] if one in self._lines), None)
+            if found is not None:
+                num_known, first = turns[number - 1][0] + 1, found
                 break
-        else:
-            num_known, first = 0, line
         if digests:
-            self._lines[digests[-1]] = first
+            self._lines.update(dict.fromkeys(digests[-1], first))
         return num_known, first
 
 
-def _digests(messages: Sequence[Message]) -> list[bytes]:
-    """Return a digest of the messages up to each one: of roles, texts and tool calls."""
+def _turn(message: Message) -> bytes:
+    return json.dumps([message["role"], said(message), list(tool_calls(message))]).encode()
+
+
+def _digests(turns: Sequence[bytes], num_last: int) -> list[tuple[bytes, ...]]:
+    """Return, up to each turn, a digest of all turns, and one of the last ``num_last``, if any."""
     hashed = blake2b(digest_size=16)
-    digests = []
-    for message in messages:
-        turn = json.dumps([message["role"], said(message), list(tool_calls(message))])
-        hashed.update(turn.encode())
-        digests.append(hashed.digest())
+    digests: list[tuple[bytes, ...]] = []
+    for number, turn in enumerate(turns, 1):
+        hashed.update(turn)
+        last = b"".join(turns[number - num_last : number]) if number >= num_last else b""
+        digests.append((hashed.digest(), *([blake2b(last, digest_size=16).digest()] if last else [])))
     return digests
 
 

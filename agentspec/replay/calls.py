@@ -102,5 +102,10 @@ def _parsed(arguments: str) -> Any:
 
 def encoded(record: RecordedCall, encode: Encode) -> Call:
     """Return the call as token ids."""
-    response = np.append(encode(record.response), np.int32(END))
-    return Call(record.stage, record.session, encode(record.prompt), response)
+    response = np.append(encode(_valid(record.response)), np.int32(END))
+    return Call(record.stage, record.session, encode(_valid(record.prompt)), response)
+
+
+def _valid(text: str) -> str:
+    """Return the text, with a question mark for each half of a character that was cut in two."""
+    return text.encode("utf-8", "replace").decode()

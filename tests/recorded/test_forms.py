@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from agentspec.errors import ConfigError
+from agentspec.forest import Tokens
 from agentspec.recorded.calls import RecordedAnswer, Skipped, read, said
+from agentspec.replay.calls import encoded
 from agentspec.replay.calls import read as read_texts
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -146,7 +149,135 @@ FORMS: dict[str, dict[str, Any]] = {
     "OTLP": OTLP,
     "OpenLLMetry": {"name": "agent", "context": {"trace_id": "run-1"}, "attributes": NUMBERED},
 }
-NO_TOOLS = {"langfuse, messages", "OpenLLMetry"}
+LANGFUSE = FORMS["langfuse"]
+MESSAGES = CHAT["messages"]
+CALLED = {"name": "ls", "args": {"path": "src"}, "id": "c1", "type": "tool_call"}
+EVENTS = [
+    {"name": "details", "attributes": OTLP["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["attributes"]}
+]
+
+
+def lc(kind: str, content: str, **more: Any) -> dict[str, Any]:
+    """Return a message as LangChain serializes it."""
+    return {"lc": 1, "type": "constructor", "id": [], "kwargs": {"type": kind, "content": content, **more}}
+
+
+def typed(value: Any) -> dict[str, Any]:
+    """Return a value as OTLP types it."""
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [typed(one) for one in value]}}
+    if isinstance(value, dict):
+        return {
+            "kvlistValue": {"values": [{"key": name, "value": typed(one)} for name, one in value.items()]}
+        }
+    return {"stringValue": value}
+
+
+CHUNKS = [
+    {"delta": {"role": "assistant", "content": "I "}},
+    {"delta": {"content": "look."}},
+    {"delta": {"tool_calls": [{"index": 0, "function": {"name": "ls", "arguments": '{"path": '}}]}},
+    {
+        "delta": {"tool_calls": [{"index": 0, "function": {"arguments": '"src"}'}}]},
+        "finish_reason": "tool_calls",
+    },
+]
+FORMS |= {
+    "a chat with its choices": {**BODY, **CHAT, **TAGS},
+    "server-sent events": {
+        "request": CHAT,
+        "response": "".join(f"data: {json.dumps({'choices': [one]})}\n\n" for one in CHUNKS)
+        + "data: [DONE]\n\n",
+        **TAGS,
+    },
+    "bodies as texts": {"request": json.dumps(CHAT), "response": json.dumps(BODY), **TAGS},
+    "bodies of HTTP": {
+        "request": {"url": "/v1", "body": CHAT},
+        "response": {"status": 200, "body": BODY},
+        **TAGS,
+    },
+    "bodies by other names": {"request_body": CHAT, "response_body": BODY, **TAGS},
+    "metadata in a list": {**CHAT, "response": BODY, "data": [1], "trace_id": "t", "type": "chat", **TAGS},
+    "ollama": {**CHAT, "response": {"model": "m", "message": MESSAGE, "done": True}, **TAGS},
+    "litellm": {
+        "call_type": "acompletion",
+        "messages": MESSAGES,
+        "model_parameters": {"tools": [TOOL]},
+        "response": BODY,
+        **TAGS,
+    },
+    "litellm, spend": {"messages": {}, "proxy_server_request": CHAT, "response": BODY, **TAGS},
+    "anthropic, batch": {
+        "custom_id": "1",
+        "params": ANTHROPIC,
+        "result": {"type": "succeeded", "message": ANTHROPIC_MESSAGE},
+        **TAGS,
+    },
+    "langfuse, a page": {"data": [{**LANGFUSE, "type": "SPAN"}, LANGFUSE], "meta": {"page": 1}},
+    "langfuse, a trace": {"id": "t", "input": "x", "output": "y", "observations": [LANGFUSE]},
+    "langfuse, columns": {
+        "trace_id": "t",
+        "session_id": "run-1",
+        "type": "GENERATION",
+        "name": "agent",
+        "input": json.dumps(CHAT),
+        "output": json.dumps(MESSAGE),
+    },
+    "langsmith": {
+        "run_type": "llm",
+        "name": "agent",
+        "trace_id": "run-1",
+        "inputs": CHAT,
+        "outputs": {"choices": [{"message": MESSAGE}]},
+    },
+    "langsmith, langchain": {
+        "run_type": "llm",
+        "name": "agent",
+        "trace_id": "run-1",
+        "inputs": {"messages": [[lc("system", "Be brief."), lc("human", "What is in src?")]]},
+        "outputs": {"generations": [[{"text": "", "message": lc("ai", "I look.", tool_calls=[CALLED])}]]},
+    },
+    "OTLP, nested values": {
+        "resourceSpans": [
+            {
+                "scopeSpans": [
+                    {
+                        "spans": [
+                            {"traceId": "t", "name": "http", "attributes": []},
+                            {
+                                "attributes": [
+                                    {
+                                        "key": name,
+                                        "value": typed(json.loads(text) if text[0] == "[" else text),
+                                    }
+                                    for name, text in ATTRIBUTES.items()
+                                ]
+                            },
+                        ]
+                    }
+                ]
+            }
+        ]
+    },
+    "OTLP, an event": {"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "chat", "events": EVENTS}]}]}]},
+    "OTLP, logs": {"resourceLogs": [{"scopeLogs": [{"logRecords": [EVENTS[0]]}]}]},
+    "OpenInference": {
+        "name": "agent",
+        "attributes": {
+            "session.id": "run-1",
+            "llm.input_messages.0.message.role": "system",
+            "llm.input_messages.0.message.content": "Be brief.",
+            "llm.input_messages.1.message.role": "user",
+            "llm.input_messages.1.message.content": "What is in src?",
+            "llm.output_messages.0.message.role": "assistant",
+            "llm.output_messages.0.message.content": "I look.",
+            "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "ls",
+            "llm.output_messages.0.message.tool_calls.0.tool_call.function.arguments": '{"path": "src"}',
+            "llm.tools.0.tool.json_schema": json.dumps(TOOL),
+        },
+    },
+}
+NO_TOOLS = {"langfuse, messages", "OpenLLMetry", "langsmith, langchain"}
 
 
 def write(path: Path, *records: Any) -> Path:
@@ -215,6 +346,11 @@ NO_CALLS: list[tuple[Any, str]] = [
     ({"traceId": "t", "type": "SPAN", "input": {}}, "of type 'SPAN' is no model call"),
     ({"traceId": "t", "type": "GENERATION", "input": [USER], "output": None}, "without output"),
     ({"name": "http", "attributes": {"http.method": "GET"}}, "no model call"),
+    ({"messages": [USER], "response": None, "status": "failure"}, "a call without an answer"),
+    ({"custom_id": "1", "params": ANTHROPIC, "result": {"type": "errored"}}, "line without an answer"),
+    ({"custom_id": "1", "result": {"type": "succeeded", "message": ANTHROPIC_MESSAGE}}, "add 'params'"),
+    ({"run_type": "chain", "inputs": {}, "outputs": {}}, "of type 'chain' is no model call"),
+    ({"data": [{"type": "SPAN"}]}, "no model call among its observations"),
     ("{broken", "Expecting"),
     ("3", "a record is a JSON object, not 3"),
     ({"messages": [USER], "response": "r", "stage": ["a"]}, "'stage' must be a text"),
@@ -263,6 +399,47 @@ def test_files_that_begin_with_a_mark_or_are_a_list(tmp_path: Path) -> None:
         list(read(listed))
 
 
+def test_an_object_over_several_lines_is_one_record(tmp_path: Path) -> None:
+    path = tmp_path / "export.json"
+    path.write_text(json.dumps({"data": [LANGFUSE]}, indent=2))
+    assert [call.line for call in read(path)] == [1]
+
+
+def test_json_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        list(read(write(tmp_path / "log.jsonl", "[" * 100_000)))
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        (
+            {"function_call": {"name": "f", "arguments": "{}"}, "content": None},
+            RecordedAnswer("", (("f", "{}"),)),
+        ),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, RecordedAnswer("", (("f", "{}"),))),
+        ({"content": [{"type": "refusal", "refusal": "No."}]}, RecordedAnswer("No.")),
+        ({"content": None, "refusal": "No."}, RecordedAnswer("No.")),
+    ],
+)
+def test_answers_of_other_kinds(message: dict[str, Any], answer: RecordedAnswer, tmp_path: Path) -> None:
+    choices = [{"message": {"role": "assistant", **message}}] * 2
+    [call] = read(write(tmp_path / "log.jsonl", {**CHAT, "response": {"choices": choices}}))
+    assert call.answers == (answer, answer)
+
+
+def test_half_a_character_is_encoded_as_a_question_mark(tmp_path: Path) -> None:
+    [call] = read_texts(write(tmp_path / "log.jsonl", {"prompt": "p", "response": "cut \ud83d"}))
+    seen: list[str] = []
+
+    def encode(text: str) -> Tokens:
+        seen.append(text)
+        return np.zeros(1, np.int32)
+
+    encoded(call, encode)
+    assert sorted(seen) == ["cut ?", "p"]
+
+
 # growing chats
 
 
@@ -288,6 +465,26 @@ def chat(*texts: str, role: str = "assistant") -> dict[str, Any]:
             [chat("a", "1"), chat("a", "1"), chat("a", "1", "b", "2"), chat("a", "1", "c", "3")],
             ["1", "1", "2", "3"],
         ),
+        # the system prompt has the date, and what is old is replaced by a summary
+        (
+            [
+                {"messages": [{"role": "system", "content": f"Day {day}."}, *chat(*texts)["messages"]]}
+                for day, texts in enumerate(
+                    [("a", "1"), ("a", "1", "b", "2"), ("a", "1", "b", "2", "c", "3")]
+                )
+            ],
+            ["1", "2", "3"],
+        ),
+        (
+            [
+                chat("a", "1", "b", "2"),
+                chat("a", "1", "b", "2", "c", "3"),
+                {"messages": [USER, *chat("a", "2", "c", "3", "d", "4")["messages"][1:]]},
+            ],
+            ["1", "2", "3", "4"],
+        ),
+        # another chat with the same last two messages
+        ([chat("a", "1", "yes", "2"), chat("b", "3", "yes", "2", "c", "4")], ["1", "2", "3", "2", "4"]),
         # whole chats that begin alike
         ([chat("a", "1", "b", "2"), chat("a", "1", "c", "3")], ["1", "2", "1", "3"]),
         ([chat("a", "1", "b", "2"), chat("a", "1")], ["1", "2", "1"]),
@@ -299,8 +496,18 @@ def test_answers_of_growing_chats_count_once(
     skipped = Skipped()
     calls = list(read(write(tmp_path / "log.jsonl", *records), skipped))
     assert [call.answers[0].text for call in calls] == answers
-    total = sum(len(record["messages"]) // 2 for record in records)
+    total = sum(message["role"] == "assistant" for record in records for message in record["messages"])
     assert skipped.num_again == total - len(answers)
+
+
+def test_an_engine_that_replays_has_each_prompt(tmp_path: Path) -> None:
+    days = [
+        {"messages": [{"role": "system", "content": f"Day {day}."}, *chat("a", "1")["messages"], *more]}
+        for day, more in ((1, []), (2, chat("b", "2")["messages"]))
+    ]
+    path = write(tmp_path / "log.jsonl", *days)
+    assert [call.answers[0].text for call in read(path)] == ["1", "1", "2"]
+    assert [call.answers[0].text for call in read(path, Skipped())] == ["1", "2"]
 
 
 def test_a_growing_chat_is_one_session(tmp_path: Path) -> None:

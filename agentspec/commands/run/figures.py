@@ -31,7 +31,7 @@ def gained(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any
 
 
 def summed(stages: Iterable[Mapping[str, Any]]) -> Figures:
-    """Return the sum of all stages. Request time saved is known if nearly all of their decode time was measured."""
+    """Return the sum of all stages. Request time saved is known if their decode time was measured."""
     stages = list(stages)
     return _with_rates({name: sum(stage[name] for stage in stages) for name in COUNTERS})
 
