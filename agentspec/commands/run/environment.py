@@ -96,8 +96,12 @@ def run_environment(run: Run, given: Mapping[str, str] = os.environ) -> tuple[di
 
 
 def session_for(run_id: str, given: Mapping[str, str] = os.environ) -> str:
-    """Return the environment's session, or else the run's id. Raises ConfigError if it fits no header."""
+    """Return the environment's session, or else the run's id. Raises ConfigError if no URL can have it."""
     named = given.get(SESSION_VARIABLE) or run_id
+    if named in (".", ".."):
+        raise ConfigError(
+            f"${SESSION_VARIABLE} is {named!r}, which clients remove from a URL: set another name"
+        )
     try:
         session = quote(named, safe="")
     except UnicodeEncodeError:

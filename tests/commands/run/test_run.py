@@ -229,6 +229,8 @@ def test_what_the_program_starts_is_one_session(
 def test_a_session_that_fits_no_header_is_refused(url: str, engine: ScriptedEngine) -> None:
     done = run(url, "true", AGENTSPEC_SESSION="s" * 300)
     assert (done.returncode, "$AGENTSPEC_SESSION must have 1 to " in done.stderr) == (1, True)
+    done = run(url, "true", AGENTSPEC_SESSION="..")
+    assert (done.returncode, "$AGENTSPEC_SESSION is '..'" in done.stderr) == (1, True)
 
 
 # environment variables
