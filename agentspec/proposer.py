@@ -34,10 +34,12 @@ class Proposer(Protocol):
         draft: DraftConfig = ...,
         learn: bool = True,
         is_personal: bool = False,
+        learns_at_end: bool = False,
     ) -> None:
         """Admit a request. ``learn=False``: its output joins no tree that outlives it.
 
         ``is_personal``: its output may hold a person's data. Models that engines share learn nothing of it.
+        ``learns_at_end``: no tree but its own holds the output before :meth:`finish` says what of it.
         """
 
     def step(
@@ -52,8 +54,8 @@ class Proposer(Protocol):
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take newly accepted tokens without drafting."""
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
-        """Forget the live request. Keep its output for others if ``learn``."""
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
+        """Forget the live request. Keep its output for others if ``learn``, or ``output`` in its place."""
 
 
 @runtime_checkable
@@ -138,5 +140,5 @@ class NoDrafts:
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Do nothing."""
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         """Do nothing."""

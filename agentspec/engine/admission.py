@@ -242,6 +242,7 @@ class Admission:
                     draft=choice.draft,
                     learn=tags.learn,
                     is_personal=tags.subject != b"",
+                    learns_at_end=bool(choice.stops),
                 )
                 started.append(choice)
         except DuplicateRequestError as error:

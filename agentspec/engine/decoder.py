@@ -155,7 +155,8 @@ class Decoder:
             if not row.gives_token:
                 row.choice.num_cached += len(row.token_ids)
         for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
-            if row.choice.is_scheduled:  # not if another choice of its request has just failed
+            # not if another choice of its request has just failed, or its client has left
+            if row.choice.is_scheduled and not row.choice.live.is_cancelled:
                 self._commit(row, verdict, logits, saving)
         model_s = self._clock() - begin_s - drafting_s
         self._cost.observe(model_s, *work)  # 6. what the next guesses have to be worth
@@ -316,7 +317,7 @@ class Decoder:
         delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))
         if choice.finish_reason is not None:
             self._retire(choice)  # first: the answer may be followed by a request that wants to draft from it
-        elif self.sharing is not None and choice.live.request.tags.learn and choice.is_tracked:
+        elif self.sharing is not None and self._is_shown(choice):
             self._show(self.sharing, choice)
         self._post(choice.live, delta)
 
@@ -347,7 +348,8 @@ class Decoder:
             self._end(live, EngineError(reason))
 
     def _end(self, live: LiveRequest, error: Exception) -> None:
-        """End one request with an error, all its choices."""
+        """End one request with an error, all its choices. Nothing of its outputs is delivered."""
+        live.is_cancelled = True
         with self._lock:
             choices = [choice for choice in self._scheduler.live() if choice.live is live]
         for choice in choices:
@@ -362,35 +364,56 @@ class Decoder:
             choice.shown = sharing.begin(tags.stage, tags.subject)
         choice.shown.show(choice.output_ids)
 
-    def _retire(self, choice: Choice) -> None:
-        """Free the slot. The proposer learns the output if it is complete.
+    @staticmethod
+    def _is_shown(choice: Choice) -> bool:
+        """Return whether other engines may see the output so far: no part of it can become a stop string."""
+        return choice.live.request.tags.learn and choice.is_tracked and not choice.stops
 
-        A proposer that fails here costs later drafts, but no response.
-        """
+    def _retire(self, choice: Choice) -> None:
+        """Free the slot. Once all choices of the request have ended, their outputs are learned or dropped."""
         with self._lock:
             self._scheduler.release(choice)
         self.counters.finished(choice)
-        is_whole = choice.finish_reason is not None and choice.is_tracked
-        learn = choice.live.request.tags.learn and is_whole
+        live = choice.live
+        live.ended.append(choice)
+        if live.is_over:
+            for one in live.ended:
+                self._finish(one)
+
+    def _finish(self, choice: Choice) -> None:
+        """End a choice in the proposer, which learns what was delivered, if the output is complete.
+
+        A proposer that fails here costs later drafts, but no response.
+        """
+        learn = choice.live.request.tags.learn and choice.is_tracked and choice.is_delivered
         try:
-            if learn and choice.pending_ids:
-                self._proposer.observe(choice.key, choice.drain_pending())
-            self._proposer.finish(choice.key, learn=learn)
-            if learn and self.sharing is not None:
-                self.sharing.share(
-                    choice.live.request.tags.stage,
-                    choice.output_ids,
-                    subject=choice.live.request.tags.subject,
-                    session=choice.live.request.tags.session,
-                    num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
-                    written=choice.shown,
-                )
+            if choice.stops:
+                self._proposer.finish(choice.key, learn, np.array(choice.delivered_ids, np.int32))
+            else:
+                if learn and choice.pending_ids:
+                    self._proposer.observe(choice.key, choice.drain_pending())
+                self._proposer.finish(choice.key, learn=learn)
+            if learn and self.sharing is not None and choice.delivered_ids:
+                self._share(self.sharing, choice)
             elif choice.shown is not None:
                 choice.shown.abandon()
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
             if choice.shown is not None:
                 choice.shown.abandon()
+
+    @staticmethod
+    def _share(sharing: OutputSharing, choice: Choice) -> None:
+        """Give a finished output to other engines."""
+        tags = choice.live.request.tags
+        sharing.share(
+            tags.stage,
+            choice.delivered_ids,
+            subject=tags.subject,
+            session=tags.session,
+            num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
+            written=choice.shown,
+        )
 
 
 def _work(

@@ -17,7 +17,7 @@ import numpy as np
 from agentspec.config import DraftConfig
 from agentspec.engine.pace import Pace
 from agentspec.engine.sampling.state import SamplerState
-from agentspec.engine.sampling.stop import StopStrings
+from agentspec.engine.sampling.stop import ShownTokens, StopStrings
 from agentspec.generation import (
     MAX_TRACED_STEPS,
     FinishReason,
@@ -48,7 +48,8 @@ class LiveRequest:
     """A request under way; its choices share it.
 
     ``is_cancelled`` may be set by any thread at any time, even before the request is admitted. Deltas
-    for the client are put into ``inbox``, in the thread of ``loop`` (see ``Outbox``).
+    for the client are put into ``inbox``, in the thread of ``loop`` (see ``Outbox``). ``ended`` has the
+    choices that left the decoder.
     """
 
     request: GenerationRequest
@@ -57,6 +58,12 @@ class LiveRequest:
     num_prompt_tokens: int = 0
     think_tags: ThinkTags = "unknown"
     is_cancelled: bool = False
+    ended: list[Choice] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """True once all choices have left the decoder."""
+        return len(self.ended) == self.request.sampling.n
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +83,7 @@ class Choice:
         is_tracked: False once the proposer failed: it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
         shown: shows the output to other engines.
+        shown_tokens: counts the tokens whose text was shown; only with stop strings.
         pace: decides in which steps the proposer is asked for a draft; None = in all.
     """
 
@@ -89,6 +97,7 @@ class Choice:
     eos_ids: Collection[int]
     stream: TextStream
     stops: StopStrings
+    shown_tokens: ShownTokens = field(default_factory=ShownTokens)
     slot: int = -1
     num_cached: int = 0
     num_reserved: int = 0
@@ -119,6 +128,16 @@ class Choice:
         if not self.output_ids:
             return self.prompt_ids
         return np.concatenate([self.prompt_ids, np.array(self.output_ids, np.int32)])
+
+    @property
+    def delivered_ids(self) -> list[int]:
+        """The accepted tokens whose text the client gets: none of which a stop string has a part."""
+        return self.output_ids[: self.shown_tokens.num] if self.stops.is_hit else self.output_ids
+
+    @property
+    def is_delivered(self) -> bool:
+        """True if the output has ended, and its client waits for it until the end."""
+        return self.finish_reason is not None and not self.live.is_cancelled
 
     @property
     def cached_ids(self) -> Tokens:
@@ -205,7 +224,10 @@ class Choice:
         text = ""
         num_early = self.sampler.params.min_tokens - len(self.output_ids)
         for num_kept, token in enumerate(shown, 1):
-            text += self.stops.push(self.stream.push([token]), is_early=num_kept <= num_early)
+            read = self.stream.push([token])
+            shown_text = self.stops.push(read, is_early=num_kept <= num_early)
+            self.shown_tokens.add(read, shown_text)
+            text += shown_text
             if self.stops.is_hit:
                 self.finish_reason = "stop"
                 return token_ids[:num_kept], text

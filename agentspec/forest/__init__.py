@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentspec.forest.forest import (
     RUN_ROW_STEP,
+    EndedRow,
     Forest,
     ForestStats,
     LiveRows,
@@ -15,6 +16,7 @@ from agentspec.forest.forest import (
 
 __all__ = [
     "RUN_ROW_STEP",
+    "EndedRow",
     "Forest",
     "ForestStats",
     "LiveRows",

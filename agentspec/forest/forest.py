@@ -23,6 +23,7 @@ from agentspec._native import (
     RUN_ROW_STEP,
     DraftMaker,
     DraftOptions,
+    EndedRow,
     ForestCore,
     LiveRows,
     RowCounts,
@@ -48,6 +49,7 @@ from agentspec.stages import StageKey
 
 __all__ = [
     "RUN_ROW_STEP",
+    "EndedRow",
     "Forest",
     "ForestStats",
     "LiveRows",
@@ -88,7 +90,9 @@ class _Request:
 
     number: int
     stage: StageKey
-    session: SessionKey | None
+    origin: Origin
+    session: SessionKey | None = None
+    shared: tuple[int, ...] = ()  # the trees that it drafts from, but for its own
 
 
 class Forest:
@@ -149,6 +153,7 @@ class Forest:
         wait: bool = True,
         origin: Origin = Origin.LOCAL,
         is_personal: bool = False,
+        learns_at_end: bool = False,
     ) -> None:
         """Admit a request and index its prompt; O(prompt tokens), concurrently with other calls.
 
@@ -167,6 +172,8 @@ class Forest:
             origin: where its output is written.
             is_personal: its output may hold a person's data. Models that are shared with other engines learn
                 nothing from it, nor from requests that do not learn.
+            learns_at_end: no shared tree holds its output while it is written: :meth:`finish` says what of
+                it they learn.
 
         Raises:
             DuplicateRequestError: a live request has this id.
@@ -181,22 +188,23 @@ class Forest:
         prediction = _NO_TOKENS if prediction_ids is None else _check_tokens(prediction_ids)
         draft = draft or DraftConfig()
         options = _native_options(draft)
-        request = self._admit(request_id, stage)
+        request = self._admit(request_id, stage, origin)
         try:
             is_learned = draft.rule == "learned" and not draft.is_off
             trees = self._enter(request, session, is_learned=is_learned, is_awaited=not wait)
+            request.shared = tuple(index for index, _ in trees.shared)
             self._core.start(
                 request.number,
                 trees.group,
                 prompt,
                 prediction,
                 trees.shared,
-                learn,
+                learn and not learns_at_end,
                 options,
                 not wait,
                 trees.model,
                 origin,
-                is_personal,
+                is_personal or not learn,
             )
         except BaseException:
             self._dismiss(request_id)
@@ -289,13 +297,24 @@ class Forest:
         """Return once the trees have learned all tokens of past steps, if a thread does so later."""
         self._core.settle()
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         """Forget a live request. Its output stays in the shared trees, or is withdrawn if not ``learn``.
+
+        Args:
+            output: int32 ``[n]``, what the shared trees learn in place of the output so far. That of a
+                request that ``learns_at_end`` is in none of them yet.
 
         Raises:
             UnknownRequestError: no live request has this id.
+            TokenError: the output is not one-dimensional int32, or holds a negative id.
         """
-        number = self._live(request_id).number
+        request = self._live(request_id)
+        number = request.number
+        if output is not None:
+            if learn:
+                shared = np.array(request.shared, np.uint64)
+                self._core.learn(shared, _check_tokens(output), 1, request.origin)
+            learn = False
         # the core first: it refuses a request that another thread is just starting or has just finished
         try:
             self._core.finish(number, learn)
@@ -496,11 +515,11 @@ class Forest:
 
     # ---- live requests ----
 
-    def _admit(self, request_id: str, stage: StageKey) -> _Request:
+    def _admit(self, request_id: str, stage: StageKey, origin: Origin) -> _Request:
         with self._lock:
             if request_id in self._requests:
                 raise DuplicateRequestError(f"request {request_id!r} is live already")
-            request = _Request(self._num_started, stage, None)
+            request = _Request(self._num_started, stage, origin)
             self._num_started += 1
             self._requests[request_id] = request
             return request

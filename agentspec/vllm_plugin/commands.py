@@ -136,7 +136,7 @@ class Commands:
         }
 
     def _figures(self) -> Answer:
-        self._drafter.settle()
+        self._drafter.count()
         stages = list(self._drafter.stages.all.items())  # a copy: steps may run concurrently
         return {**self._status({}), "stages": [self._of_stage(stage, stats) for stage, stats in stages]}
 

@@ -11,19 +11,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agentspec.corpus.written import LEAST_PART, MOST_MORE
+from agentspec.draft import Source
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats, StageTable
 from agentspec.steps import StepMeter
 from agentspec.tags import Tags
+from agentspec.vllm_plugin.delivery import StopStrings, is_answered_at_end
+from agentspec.vllm_plugin.endings import Endings
 from agentspec.vllm_plugin.live import LiveRequest
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.settings import PluginSettings
@@ -75,11 +77,13 @@ class ForestDrafter:
         self._vocab_size: int = vllm_config.model_config.get_vocab_size()
         self._entering: list[LiveRequest] = []  # requests with a prediction that is being tokenized
         self._over: list[LiveRequest] = []
+        self._num_started = 0
         self._counting = threading.Lock()
         self._adapters: set[str | None] = {None}
         self._clock = clock
         self._show_at_s = 0.0
         self._background = ThreadPoolExecutor(1, "agentspec-prompts")
+        self._endings = Endings(self.forest, self.texts, self.traces, self._counting)
 
     @property
     def price(self) -> float:
@@ -105,11 +109,17 @@ class ForestDrafter:
         return live.tags.draft(self._draft_config).max_tokens
 
     def settle(self) -> None:
-        """Return once all output so far is learned and counted."""
+        """Return once all output so far is learned and counted. Not for the thread of the steps."""
+        self._endings.settle()
+        self.count()
+
+    def count(self) -> None:
+        """Count the output so far, as far as it is known to be delivered."""
         self.forest.settle()
         for live in list(self.live.values()):
             with self._counting:
-                if self.live.get(live.name) is live:  # not a new request of the same name
+                # not a new request of the same name
+                if self.live.get(live.name) is live and not live.is_counted_at_end:
                     live.count(self.rows.take_counts(live.name))
 
     def open_corpus(self) -> None:
@@ -138,11 +148,13 @@ class ForestDrafter:
             host=self.settings.corpus_host,
         )
         self.corpus.start()
+        self._endings.corpus = self.corpus
 
     def close(self) -> None:
         """Learn all output so far, share it, and end the threads."""
         self._background.shutdown(wait=True, cancel_futures=True)
         self.settle()
+        self._endings.close()
         if self.corpus is not None:
             self.corpus.close()
 
@@ -177,15 +189,15 @@ class ForestDrafter:
         for request_id in request_ids:
             live = self.live.pop(request_id, None)
             if live is not None:
-                self.traces.end(request_id)
+                live.trace = self.traces.end(request_id)
                 self._over.append(live)
 
     def finish_ended(self) -> None:
-        """Finish the requests that ended, and show the others. Their outputs stay in the shared trees."""
+        """Finish the requests that ended, and show the others. The shared trees keep what was delivered."""
         while self._over:
             live = self._over.pop()
             try:
-                self._finish(live)
+                self._endings.finish(live, self.rows.remove(live.name))
             except Exception:
                 logger.exception("the request %r was not finished", live.name)
                 if live.written is not None:
@@ -200,9 +212,8 @@ class ForestDrafter:
     def note(self, name: str, draft: Iterable[int], sampled: Iterable[int]) -> None:
         """Add a step to the trace of a request. A failure costs only the trace."""
         try:
-            with self._counting:
-                self.live[name].count(self.rows.take_counts(name))
-                self.traces.live[name].note(list(draft), list(sampled))
+            num_gained, source = self.rows.last_gain(name)
+            self.traces.live[name].add(Source(source), list(draft), list(sampled), num_gained)
         except Exception:
             logger.exception("the request %r continues without a trace", name)
             self.traces.drop(name)
@@ -224,9 +235,23 @@ class ForestDrafter:
         if params.max_tokens is not None:
             most_tokens = min(most_tokens, num_prompt_tokens + params.max_tokens)
         stops = [stop for stop in _stops(params) if 0 <= stop < self._vocab_size]
-        live = LiveRequest(new.req_id, tags, adapted(tags.stage, adapter), counters, num_prompt_tokens)
+        live = LiveRequest(
+            new.req_id,
+            f"{new.req_id} {self._num_started}",
+            tags,
+            adapted(tags.stage, adapter),
+            counters,
+            num_prompt_tokens,
+            frozenset(stops),
+            StopStrings.of(params),
+            is_answered_at_end(params),
+            params=params,
+            prompt_token_ids=new.prompt_token_ids or (),
+        )
+        self._num_started += 1
+        self._endings.expect(live)
         if tags.trace is not None:
-            live.trace = self.traces.begin(live.name, tags.stage.tenant, tags.trace)
+            self.traces.begin(live.name, tags.stage.tenant, tags.trace, is_held=live.stops is not None)
         self._adapters.add(adapter)
         self.live[new.req_id] = live
         known = known_tokens(prompt, self._vocab_size)
@@ -236,13 +261,15 @@ class ForestDrafter:
         else:
             live.starting = self._background.submit(self._enter_with_prediction, live, known.copy())
             self._entering.append(live)
+        is_shared = self.corpus is not None and tags.learn
         self.rows.add(
             live.name,
             num_prompt_tokens,
             most_tokens,
             stops,
-            keeps_output=self.corpus is not None and tags.learn,
+            keeps_output=is_shared or live.stops is not None,
             request=number,
+            is_held=live.stops is not None,
         )
 
     def _enter(
@@ -250,7 +277,7 @@ class ForestDrafter:
     ) -> int:
         tags = live.tags
         self.forest.start(
-            live.name,
+            live.key,
             live.trees,
             prompt,
             session=tags.session,
@@ -259,8 +286,9 @@ class ForestDrafter:
             learn=tags.learn,
             wait=wait,
             is_personal=tags.subject != b"",
+            learns_at_end=live.stops is not None,
         )
-        return self.forest.number(live.name)
+        return self.forest.number(live.key)
 
     def _enter_with_prediction(self, live: LiveRequest, prompt: Tokens) -> int:
         assert live.tags.prediction is not None
@@ -288,35 +316,14 @@ class ForestDrafter:
 
     def _give_up(self, request_id: str) -> None:
         """Forget a request that could not be started, or only in part."""
-        self.live.pop(request_id, None)
+        live = self.live.pop(request_id, None)
         self.traces.drop(request_id)
         self.rows.remove(request_id)
+        if live is None:
+            return
         with contextlib.suppress(UnknownRequestError):
-            self.forest.finish(request_id)
-
-    def _finish(self, live: LiveRequest) -> None:
-        output = NO_TOKENS if self.corpus is None else self.rows.end(live.name)
-        with self._counting:
-            live.count(self.rows.remove(live.name))
-        if live.starting is None:
-            # trees that are shared hold no output that the corpus does not know
-            self.forest.finish(live.name, learn=self.corpus is None or len(output) > 0)
-            self._share(live, output)
-        elif not live.starting.cancel():  # it is being started now, or already was
-            live.starting.add_done_callback(partial(self._forget_entered, live.name))
-
-    def _share(self, live: LiveRequest, output: Tokens) -> None:
-        if self.corpus is not None and len(output):
-            self.corpus.share(
-                live.trees,
-                output,
-                subject=live.tags.subject,
-                session=live.tags.session,
-                num_accepted_from_shared=live.num_accepted_from_shared,
-                written=live.written,
-            )
-        elif live.written is not None:
-            live.written.abandon()
+            self.forest.finish(live.key, learn=False)
+        self._endings.forgo(live)
 
     def _show_written(self, corpus: EngineCorpus) -> None:
         """Show other engines what is new of the running outputs."""
@@ -325,14 +332,6 @@ class ForestDrafter:
             if live is not None:  # otherwise it has ended, and is shared whole
                 live.written = live.written or corpus.begin(live.trees, live.tags.subject)
                 live.written.send(tokens)
-
-    def _forget_entered(self, request_id: str, entering: Future[int]) -> None:
-        if entering.exception() is not None:
-            return
-        try:
-            self.forest.finish(request_id)
-        except Exception:
-            logger.exception("the forest could not finish %r", request_id)
 
 
 def _stops(params: Any) -> frozenset[int]:

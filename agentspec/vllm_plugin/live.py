@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentspec.draft import SHARED, Source
 from agentspec.forest import RowCounts
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.tags import Tags
+from agentspec.vllm_plugin.delivery import Call, StopStrings
 from agentspec.vllm_plugin.traces import Trace
 
 if TYPE_CHECKING:
@@ -22,9 +24,16 @@ class LiveRequest:
     """A request from its first step until vLLM reports its end, scheduled or not.
 
     Attributes:
+        name: vLLM's id, which a later request may have as well.
+        key: its name in the forest.
         trees: the forest's key for its trees.
         counters: counters of its stage.
         num_prompt_tokens: length of its prompt.
+        stop_tokens: tokens at which vLLM's scheduler ends it.
+        stops: its stop strings; None without any.
+        is_answered_at_end: its client gets nothing before the end of the call.
+        call: the requests that are answered with it; None if it is alone.
+        params, prompt_token_ids: vLLM's, to read its output as vLLM does.
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
         num_accepted_from_shared: tokens that shared trees drafted and the model accepted, as far as counted.
@@ -32,19 +41,29 @@ class LiveRequest:
     """
 
     name: str
+    key: str
     tags: Tags
     trees: StageKey
     counters: StageStats
     num_prompt_tokens: int
+    stop_tokens: frozenset[int] = frozenset()
+    stops: StopStrings | None = None
+    is_answered_at_end: bool = False
+    call: Call | None = None
+    params: Any = None
+    prompt_token_ids: Sequence[int] = ()
     starting: Future[int] | None = None
     trace: Trace | None = None
     num_accepted_from_shared: int = 0
     written: WrittenOutput | None = None
 
+    @property
+    def is_counted_at_end(self) -> bool:
+        """True if it is unknown before its end how much of its output the client receives."""
+        return self.stops is not None or self.is_answered_at_end
+
     def count(self, counts: RowCounts) -> None:
-        """Add the counts of its row to its stage and to its trace."""
-        if self.trace is not None:
-            self.trace.count(counts)
+        """Add counts of its row to its stage."""
         stage = self.counters
         stage.num_output_tokens += counts.num_output_tokens
         stage.decode_s += counts.decode_s

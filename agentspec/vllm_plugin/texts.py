@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
+
+_PIECES_AT_ONCE = 16  # some 0.1 ms: a decode step may wait for the interpreter
 
 UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 
@@ -46,6 +51,31 @@ class ServedTokenizer:
                 return UNKNOWN
         return text.removeprefix(text_before) or UNKNOWN
 
+    def load(self) -> None:
+        """Load the tokenizer, which takes seconds. Raises ConfigError if this server has none."""
+        with self._using:
+            _ = self._tokenizer
+
+    def pieces(self, params: Any, prompt: Sequence[int], token_ids: Sequence[int]) -> Iterator[str]:
+        """Yield the text that each token adds to an output, as vLLM's front end reads it.
+
+        Args:
+            params: vLLM's ``SamplingParams`` of the request.
+            prompt: its prompt; the text of a first token may depend on it.
+
+        Raises:
+            ConfigError: this server has no tokenizer.
+        """
+        with self._using:
+            detokenizer = self._detokenizer(params, prompt)
+        for begin in range(0, len(token_ids), _PIECES_AT_ONCE):
+            with self._using:
+                found = [
+                    self._next(detokenizer, token) for token in token_ids[begin : begin + _PIECES_AT_ONCE]
+                ]
+            yield from found
+            time.sleep(0)
+
     @cached_property
     def vocabulary(self) -> str:
         """Fingerprint of the meaning of token ids: equal for two servers only if their ids mean the same."""
@@ -54,6 +84,19 @@ class ServedTokenizer:
         # models with the same tokenizer may have tables of different sizes
         size = self._model_config.get_vocab_size()
         return f"sha256:{hashlib.sha256(tokens).hexdigest()}:{size}"
+
+    def _detokenizer(self, params: Any, prompt: Sequence[int]) -> Any:
+        from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+        request = SimpleNamespace(
+            request_id="", sampling_params=params, prompt_token_ids=prompt, prompt_embeds=None
+        )
+        return IncrementalDetokenizer.from_new_request(self._tokenizer, request)
+
+    @staticmethod
+    def _next(detokenizer: Any, token_id: int) -> str:
+        detokenizer.token_ids.append(token_id)
+        return str(detokenizer.decode_next(token_id))
 
     @cached_property
     def _before(self) -> tuple[list[int], str]:

@@ -6,13 +6,14 @@ requests, an operator finds all.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from agentspec.draft import Source
-from agentspec.forest import RowCounts, Tokens
+from agentspec.forest import Tokens
 from agentspec.generation import MAX_TRACED_STEPS, TracedStep
 
 MAX_TRACES = 64
@@ -27,6 +28,11 @@ class Step:
     num_accepted: int
     own: int | None
 
+    @property
+    def num_tokens(self) -> int:
+        """Number of its tokens in the output."""
+        return self.num_accepted + (self.own is not None)
+
     def told(self, text: Callable[[int], str]) -> TracedStep:
         """Return the step as texts; ``text`` converts one token."""
         return TracedStep(
@@ -39,67 +45,80 @@ class Step:
 
 
 class Trace:
-    """The first ``MAX_TRACED_STEPS`` steps of one request. Written under a lock, read without one."""
+    """The first ``MAX_TRACED_STEPS`` steps of one request. Written by one thread at a time, read by any."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        self._num_kept = 0  # output tokens since the last noted step
-        self._source = Source.NONE
-
-    def count(self, counts: RowCounts) -> None:
-        """Add the counts of the request's row: its output tokens, and the source of its draft."""
-        self._num_kept += counts.num_output_tokens
-        if counts.num_drafts:
-            self._source = max(Source, key=counts.drafted.__getitem__)
-
-    def note(self, draft: Sequence[int], sampled: Sequence[int]) -> None:
-        """Add the counted step, which verified ``draft`` and sampled ``sampled``, its own token last.
-
-        Raises:
-            ValueError: more tokens were counted than sampled: a step was missed.
-        """
-        num_kept, source = self._num_kept, self._source
-        self._num_kept, self._source = 0, Source.NONE
-        if num_kept > len(sampled):
-            raise ValueError(f"{num_kept} tokens were counted in a step that sampled {len(sampled)}")
-        self.add(source, draft, sampled, num_kept)
 
     def add(self, source: Source, draft: Sequence[int], sampled: Sequence[int], num_kept: int) -> None:
-        """Add a step, of whose sampled tokens ``num_kept`` are before the end of the output."""
+        """Add a step, of whose sampled tokens ``num_kept`` are before the end of the output.
+
+        Args:
+            draft: what the step verified.
+            sampled: its tokens, the model's own last.
+        """
         if not num_kept or len(self.steps) >= MAX_TRACED_STEPS:
             return
         own = sampled[-1] if num_kept == len(sampled) else None
         num_accepted = min(num_kept, len(sampled) - 1)
         self.steps.append(Step(source, np.array(draft, np.int32), num_accepted, own))
 
+    def cut(self, num_tokens: int) -> None:
+        """Keep the steps of the output's first tokens."""
+        kept: list[Step] = []
+        for step in self.steps:
+            if num_tokens <= 0:
+                break
+            kept.append(
+                step if step.num_tokens <= num_tokens else replace(step, num_accepted=num_tokens, own=None)
+            )
+            num_tokens -= step.num_tokens
+        self.steps = kept
+
 
 class Traces:
-    """The traces of the last ``MAX_TRACES`` traced requests. Written by one thread, read by any thread.
+    """The traces of the last ``MAX_TRACES`` traced requests. Thread-safe.
 
     Attributes:
-        live: traces of running requests, by vLLM's request id.
+        live: traces of running requests, by vLLM's request id. For one thread.
     """
 
     def __init__(self) -> None:
         self.live: dict[str, Trace] = {}
         self._kept: dict[tuple[str, str], Trace] = {}  # by tenant and id, oldest first
+        self._keeping = threading.Lock()
 
-    def begin(self, name: str, tenant: str, trace_id: str) -> Trace:
-        """Trace a request from its first step on. Replaces an earlier trace with the same id."""
-        self._kept.pop((tenant, trace_id), None)
-        trace = self.live[name] = self._kept[tenant, trace_id] = Trace()
-        if len(self._kept) > MAX_TRACES:
-            del self._kept[next(iter(self._kept))]
+    def begin(self, name: str, tenant: str, trace_id: str, *, is_held: bool = False) -> Trace:
+        """Trace a request from its first step on. Replaces an earlier trace with the same id.
+
+        ``is_held``: until :meth:`keep` is called for it, it is read as empty.
+        """
+        trace = self.live[name] = Trace()
+        self.keep(tenant, trace_id, Trace() if is_held else trace)
         return trace
 
-    def end(self, name: str) -> None:
-        """End a request. Its trace can still be read."""
-        self.live.pop(name, None)
+    def keep(self, tenant: str, trace_id: str, trace: Trace) -> None:
+        """Let a trace be read from now on."""
+        with self._keeping:
+            self._kept.pop((tenant, trace_id), None)
+            self._kept[tenant, trace_id] = trace
+            if len(self._kept) > MAX_TRACES:
+                del self._kept[next(iter(self._kept))]
+
+    def end(self, name: str) -> Trace | None:
+        """End a request. Return its trace, which can still be read; None if it has none."""
+        return self.live.pop(name, None)
 
     def drop(self, name: str) -> None:
         """Forget the trace of a live request, if there is one."""
         trace = self.live.pop(name, None)
-        self._kept = {key: one for key, one in self._kept.items() if one is not trace}
+        if trace is not None:
+            self.forget(trace)
+
+    def forget(self, trace: Trace) -> None:
+        """Forget a trace. It can't be read any more."""
+        with self._keeping:
+            self._kept = {key: one for key, one in self._kept.items() if one is not trace}
 
     def of(self, tenant: str | None, trace_id: str) -> Trace | None:
         """Return the trace of the tenant's last request with this id. Tenant None, an operator, finds any."""

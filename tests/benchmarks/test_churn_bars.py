@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from agentspec import Forest
+from agentspec.forest import Tokens
 from benchmarks.churn import report
 from benchmarks.churn.measure import measure
 from benchmarks.churn.scopes import SCOPES, Scope
@@ -20,8 +21,8 @@ SIZES = Sizes(tokens=60_000, budget_mb=1)
 class Wiping(Forest):
     """A forest that forgets everything when it is full."""
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
-        super().finish(request_id, learn)
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
+        super().finish(request_id, learn, output)
         [stage] = SCOPES["stage"].stages()
         if self.memory_bytes(stage) > 0.85 * SIZES.budget_bytes:
             self.evict(stage)
@@ -30,7 +31,7 @@ class Wiping(Forest):
 class Forgetful(Forest):
     """A forest that never learns."""
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         super().finish(request_id, learn=False)
 
     def learn(self, *args: Any, **options: Any) -> None:

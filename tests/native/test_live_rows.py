@@ -34,7 +34,7 @@ def test_a_row_is_drafted_for_and_counted(engine: Engine) -> None:
     assert counts.drafted[Source.STAGE] == 3
     assert counts.accepted[Source.STAGE] == 2
     assert counts.decode_s == 2.5
-    assert engine.rows.remove("r").num_output_tokens == 0  # each count is reported once
+    assert engine.rows.remove("r").counts().num_output_tokens == 0  # each count is reported once
     assert engine.step([1])[0] == [[], []]
     assert engine.learned() == 4
 
@@ -211,7 +211,7 @@ def test_an_output_can_be_taken_in_parts_while_it_is_written(engine: Engine) -> 
     [(_, tokens)] = engine.rows.take_parts(1)
     assert tokens.tolist() == [13]
     engine.step([14, EOS])
-    assert engine.rows.end("r").tolist() == [*range(10, 15), EOS]  # the whole output
+    assert engine.rows.remove("r").output.tolist() == [*range(10, 15), EOS]  # the whole output
     assert engine.rows.take_parts(1) == []
     with pytest.raises(ValueError, match="a part has one token at least, not 0"):
         engine.rows.take_parts(0)
@@ -224,12 +224,12 @@ def test_an_output_that_is_not_kept_has_no_parts(engine: Engine) -> None:
 
 def test_a_row_keeps_its_output_if_it_is_asked_to(engine: Engine) -> None:
     engine.step([10])
-    assert engine.rows.end("r").dtype == np.int32
-    assert engine.rows.end("stranger").tolist() == []
+    assert engine.rows.remove("r").output.dtype == np.int32
+    assert engine.rows.remove("stranger").output.tolist() == []
     engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True)
     engine.ends[0] = 1
     engine.step([10, 11])
-    assert engine.rows.end("r").tolist() == []  # it has not entered: the core knows nothing
+    assert engine.rows.remove("r").output.tolist() == []  # it has not entered: the core knows nothing
     engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True)
     engine.ends[0] = 1
     before = engine.learned()
@@ -237,8 +237,10 @@ def test_a_row_keeps_its_output_if_it_is_asked_to(engine: Engine) -> None:
     engine.rows.enter("r", 7)
     engine.step([12])
     engine.step([13, EOS, 14])
-    assert engine.rows.end("r").tolist() == [10, 11, 12, 13, EOS]
-    assert engine.rows.end("r").tolist() == []
+    ended = engine.rows.remove("r")
+    assert ended.output.tolist() == [10, 11, 12, 13, EOS]
+    assert ended.is_ended
+    assert engine.rows.remove("r").output.tolist() == []
     assert engine.learned() - before == 5
 
 
@@ -246,9 +248,10 @@ def test_an_output_that_ended_stays_the_same(engine: Engine) -> None:
     engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True)
     engine.rows.enter("r", 7)
     engine.step([10, 11])
-    assert engine.rows.end("r").tolist() == [10, 11]
+    ended = engine.rows.remove("r")
     engine.step([12])  # a step in flight
-    assert engine.rows.remove("r").num_output_tokens == 3
+    assert ended.output.tolist() == [10, 11]
+    assert ended.counts().num_output_tokens == ended.num_output_tokens == 2
     assert engine.learned() == 2
 
 
@@ -258,5 +261,19 @@ def test_a_gap_ends_the_output(engine: Engine) -> None:
     engine.step([10, 11])
     engine.ends[0] -= 1
     engine.step([12])
-    assert engine.rows.end("r").tolist() == [10, 11]
+    assert engine.rows.remove("r").output.tolist() == [10, 11]
     assert engine.learned() == 2
+
+
+def test_a_held_row_has_no_parts_and_counts_up_to_any_token(engine: Engine) -> None:
+    engine.rows.add("r", 1, WIDTH, [EOS], keeps_output=True, request=7, is_held=True)
+    for tokens in ([10], [11, 12], [13]):
+        engine.step(tokens)
+    assert engine.rows.last_gain("r") == (1, 0)
+    assert engine.rows.last_gain("stranger") == (0, 0)
+    assert engine.rows.take_parts(1) == []
+    assert engine.rows.take_counts("r").num_output_tokens == 0
+    ended = engine.rows.remove("r")
+    assert not ended.is_ended
+    assert [ended.counts(size).num_steps for size in range(5)] == [0, 0, 1, 1, 2]
+    assert ended.counts().num_output_tokens == 4

@@ -49,6 +49,7 @@ class RecordingProposer:
     Attributes:
         told: reported tokens per request, in order.
         learned: per finished request, True if its output was to be learned.
+        outputs: per finished request that learns at its end, what was to be learned.
         prices: the price of a draft token in each step.
     """
 
@@ -56,6 +57,7 @@ class RecordingProposer:
         self.prompts: dict[str, list[int]] = {}
         self.told: defaultdict[str, list[int]] = defaultdict(list)
         self.learned: dict[str, bool] = {}
+        self.outputs: dict[str, list[int]] = {}
         self.settings: dict[str, dict[str, Any]] = {}
         self.prices: list[float] = []
 
@@ -86,10 +88,12 @@ class RecordingProposer:
         assert token_ids.dtype == np.int32
         self.told[request_id].extend(token_ids.tolist())
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         if request_id not in self.live:
             raise UnknownRequestError(f"{request_id!r} is not live")
         self.learned[request_id] = learn
+        if output is not None:
+            self.outputs[request_id] = output.tolist()
 
     def guess(self, request_id: str, max_tokens: int) -> Draft:
         """Return the draft. Subclasses override it."""

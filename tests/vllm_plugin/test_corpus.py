@@ -26,29 +26,16 @@ from agentspec.tags import subject_hash
 from agentspec.vllm_plugin.commands import Commands
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
-from agentspec.vllm_plugin.planner import StepPlanner
-from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.settings import PluginSettings
 from tests.corpus.support.redis_server import running
 from tests.corpus.support.replica import stored
-from tests.vllm_plugin.support.device import MAX_ROWS, Device
-from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
+from tests.vllm_plugin.support.device import Device
+from tests.vllm_plugin.support.engines import Engine, tokens_of, v1, v2, wait_for
+from tests.vllm_plugin.support.runner import EOS, request, vllm_config
 
 STAGE = StageKey("acme", ("sql", "write"))
 TEXT = [*range(100, 100 + 4 * LEAST_PART), EOS]
 TIMEOUT_S = 60.0
-
-Engine = Runner | Device
-
-
-def v1(config: Any) -> tuple[Runner, ForestDrafter]:
-    runner = Runner(ForestProposer(config))
-    return runner, runner.proposer.drafter
-
-
-def v2(config: Any) -> tuple[Device, ForestDrafter]:
-    drafter = ForestDrafter(config)
-    return Device(StepPlanner(drafter, MAX_ROWS)), drafter
 
 
 @pytest.fixture(params=[v1, v2])
@@ -87,24 +74,13 @@ def run(engine: Engine, name: str, text: list[int] = TEXT, **options: Any) -> in
     return num_steps
 
 
-def tokens_of(drafter: ForestDrafter, stage: StageKey = STAGE) -> int:
-    return drafter.forest.stats(adapted(stage, None)).num_tokens
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + TIMEOUT_S
-    while not is_so():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-
-
 def test_what_one_engine_learned_another_drafts(start):
     with start() as (first, _), start() as (second, others):
         assert run(first, "r0") == len(TEXT)
-        wait_for(lambda: tokens_of(others) == len(TEXT))
+        wait_for(lambda: tokens_of(others, STAGE) == len(TEXT))
         assert run(second, "r0") < len(TEXT) / 2
     with start() as (later, drafter):
-        wait_for(lambda: tokens_of(drafter) >= len(TEXT))
+        wait_for(lambda: tokens_of(drafter, STAGE) >= len(TEXT))
         assert run(later, "r0") < len(TEXT) / 2
 
 
@@ -115,7 +91,7 @@ def test_the_corpus_gets_what_the_trees_learned(start, published):
         run(engine, "r2", adapter="red")
         run(engine, "r3", learn=0)
         run(engine, "r4", max_draft=0)
-        assert tokens_of(drafter) == 3 * len(TEXT)
+        assert tokens_of(drafter, STAGE) == 3 * len(TEXT)
     outputs = [output for output, _ in published]
     assert [output.tokens.tolist() for output in outputs] == [TEXT] * 4
     assert [output.stage for output in outputs] == [adapted(STAGE, one) for one in (None, None, "red", None)]
@@ -135,21 +111,6 @@ def test_a_shared_model_learns_nothing_of_a_person(start):
             run(engine, f"r{number}")
         assert len(before) == 1  # the prior
         assert set(drafter.forest.model_states()) != before
-
-
-def test_an_output_that_was_broken_off_is_shared_as_far_as_it_was_learned(start, published):
-    with start() as (engine, drafter):
-        engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
-        for _ in range(5):
-            engine.step()
-        engine.finish("r0")
-        engine.step([])
-        num_learned = tokens_of(drafter)
-        if isinstance(engine, Device):
-            engine.wait()
-        drafter.settle()
-        assert tokens_of(drafter) == num_learned
-    assert [output.tokens.tolist() for output, _ in published] == [TEXT[:num_learned]]
 
 
 def test_other_engines_see_an_output_while_it_is_written(start, monkeypatch):
@@ -183,7 +144,7 @@ def test_an_output_in_doubt_is_abandoned(start, monkeypatch):
             engine.step()
         live = drafter.live["r0"]
         assert live.written is not None
-        drafter._share(live, np.empty(0, np.int32))
+        drafter._endings._share(live, np.empty(0, np.int32))
     assert [one.is_part for one in parts if not len(one.token_ids)] == [True]
 
 
@@ -197,7 +158,7 @@ def test_after_a_gap_nothing_is_learned_or_shared(start, published):
         drafter.lose_step(["r0"])
         engine.run("r0")
         engine.step([])
-        assert tokens_of(drafter) == 3
+        assert tokens_of(drafter, STAGE) == 3
     assert [output.tokens.tolist() for output, _ in published] == [TEXT[:3]]
 
 
@@ -207,7 +168,7 @@ def test_an_output_that_ends_before_its_prediction_is_read_is_not_shared(start, 
         engine.add(request("r0", TEXT[:2], stage=STAGE.name, tenant=STAGE.tenant, prediction="x"))
         engine.run("r0")
         engine.step([])
-        assert tokens_of(drafter) == 0
+        assert tokens_of(drafter, STAGE) == 0
     assert published == []
 
 
@@ -248,7 +209,7 @@ def test_without_a_corpus_no_output_is_kept():
     assert drafter.corpus is None
     engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
     engine.step()
-    assert drafter.rows.end("r0").tolist() == []
+    assert drafter.rows.remove("r0").output.tolist() == []
     drafter.close()
 
 

@@ -110,7 +110,7 @@ def test_a_request_is_finished_when_vllm_says_so_and_not_when_it_is_missing_from
 def test_skipped_steps_and_moved_rows_lose_no_token(runner: Runner) -> None:
     rng = np.random.default_rng(1)
     texts = {f"r{i}": rng.integers(10, 900, 30).tolist() for i in range(4)}
-    runner.add(*(request(name, text, stage=name) for name, text in texts.items()))
+    runner.add(*(request(name, text, stage=name, max_tokens=30) for name, text in texts.items()))
     while any(len(one.written) < 30 for one in runner.live.values()):
         going = [name for name, one in runner.live.items() if len(one.written) < 30]
         chosen = rng.permutation(going)[: rng.integers(1, len(going) + 1)].tolist()

@@ -11,6 +11,7 @@ from agentspec.generation import MAX_TRACED_STEPS
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.traces import MAX_TRACES, Step, Trace, Traces
+from tests.vllm_plugin.support.engines import output_of
 from tests.vllm_plugin.support.runner import EOS, Runner, request, vllm_config
 
 STAGE = StageKey.parse("sql/write")
@@ -36,15 +37,6 @@ def steps_of(runner: Runner, trace_id: str, tenant: str = "default") -> list[Ste
     trace = runner.proposer.drafter.traces.of(tenant, trace_id)
     assert trace is not None
     return trace.steps
-
-
-def output_of(steps: list[Step]) -> list[int]:
-    own = [[] if step.own is None else [step.own] for step in steps]
-    return [
-        token
-        for step, last in zip(steps, own, strict=True)
-        for token in [*step.draft.tolist()[: step.num_accepted], *last]
-    ]
 
 
 def test_steps_put_together_are_the_output(runner: Runner) -> None:
@@ -129,8 +121,7 @@ def test_as_many_are_kept_as_may_be() -> None:
     assert len(traces._kept) == MAX_TRACES
     trace = Trace()
     for _ in range(MAX_TRACED_STEPS + 1):
-        trace._num_kept = 1
-        trace.note([], [5])
+        trace.add(Source.NONE, [], [5], 1)
     assert len(trace.steps) == MAX_TRACED_STEPS
 
 
@@ -143,7 +134,7 @@ def test_a_trace_that_fails_costs_itself_alone(
         raise OSError("broken")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
-        patch.setattr(Trace, "note", fail)
+        patch.setattr(Trace, "add", fail)
         assert run(runner, "r1", trace="t") < 10
     assert runner.proposer.drafter.traces.of("default", "t") is None
     assert [record.message for record in caplog.records] == ["the request 'r1' continues without a trace"]
@@ -178,8 +169,7 @@ def test_a_step_may_be_counted_before_it_is_noted(runner: Runner, monkeypatch: p
 
 def test_a_step_in_words() -> None:
     trace = Trace()
-    trace._num_kept = 2
-    trace.note([1, 2], [1, 9])
+    trace.add(Source.NONE, [1, 2], [1, 9], 2)
     (step,) = trace.steps
     assert step.told(str).describe() == {
         "source": None,
@@ -188,6 +178,31 @@ def test_a_step_in_words() -> None:
         "accepted": (0,),
         "own": "9",
     }
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "kept"),
+    [(0, []), (1, [(0, 5)]), (2, [(0, 5), (1, None)]), (3, [(0, 5), (2, None)]), (4, [(0, 5), (2, 8)])],
+)
+def test_a_trace_is_cut_to_what_was_delivered(num_tokens: int, kept: list[tuple[int, int | None]]) -> None:
+    trace = Trace()
+    trace.add(Source.NONE, [], [5], 1)
+    trace.add(Source.STAGE, [6, 7, 1], [6, 7, 8], 3)
+    trace.cut(num_tokens)
+    assert [(step.num_accepted, step.own) for step in trace.steps] == kept
+
+
+def test_a_held_trace_is_read_once_it_is_kept() -> None:
+    traces = Traces()
+    trace = traces.begin("a", "acme", "t", is_held=True)
+    trace.add(Source.NONE, [], [5], 1)
+    before = traces.of("acme", "t")
+    assert before is not None
+    assert not before.steps
+    traces.keep("acme", "t", trace)
+    assert traces.of("acme", "t") is trace
+    traces.forget(trace)
+    assert traces.of("acme", "t") is None
 
 
 def test_an_operator_finds_the_trace_of_any_tenant() -> None:

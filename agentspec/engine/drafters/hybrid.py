@@ -116,6 +116,7 @@ class HybridDrafter:
         draft: DraftConfig | None = None,
         learn: bool = True,
         is_personal: bool = False,
+        learns_at_end: bool = False,
     ) -> None:
         """Admit a request. Raises as the trees do, and admits nothing then."""
         draft = draft or DraftConfig()
@@ -128,6 +129,7 @@ class HybridDrafter:
             draft=draft,
             learn=learn,
             is_personal=is_personal,
+            learns_at_end=learns_at_end,
         )
         try:
             is_wanted = self._threshold is not None or self._use.wants(stage, len(prompt_ids))
@@ -139,15 +141,15 @@ class HybridDrafter:
             self.finish(request_id, learn=False)
             raise
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
-        """Forget a request. Its output stays in the shared trees if ``learn``."""
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
+        """Forget a request. Its output, or ``output``, stays in the shared trees if ``learn``."""
         request = self._requests.get(request_id)
         if request is not None and not request.draft.is_off:
             read = request.num_read / max(1, request.num_prompt) if request.has_model else None
             self._use.learn_request(request.stage, request.num_met, read)
         self._requests.remove(request_id)
         self._model.finish(request_id)
-        self._trees.finish(request_id, learn)
+        self._trees.finish(request_id, learn, output)
 
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         """Take accepted tokens without drafting."""

@@ -67,6 +67,7 @@ class Lookahead:
         draft: DraftConfig | None = None,
         learn: bool = True,
         is_personal: bool = False,
+        learns_at_end: bool = False,
     ) -> None:
         """Admit a request. Its window begins with tokens of the prompt, and the pool with its n-grams.
 
@@ -115,7 +116,7 @@ class Lookahead:
             drafts.append(self._draft(request, most))
         return drafts
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         """Forget a request and its n-grams."""
         self._requests.remove(request_id)
 

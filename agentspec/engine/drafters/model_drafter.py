@@ -187,6 +187,7 @@ class ModelDrafter:
         draft: DraftConfig | None = None,
         learn: bool = True,
         is_personal: bool = False,
+        learns_at_end: bool = False,
     ) -> None:
         """Admit a request. Raises DuplicateRequestError if a live one has this id."""
         shift = int(bool(self.hidden_layers))
@@ -222,7 +223,7 @@ class ModelDrafter:
             context.guess = None
         context.token_ids += token_ids.tolist()
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         """Forget a request."""
         self._contexts.remove(request_id)
 

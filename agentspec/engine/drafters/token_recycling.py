@@ -61,6 +61,7 @@ class TokenRecycler:
         draft: DraftConfig | None = None,
         learn: bool = True,
         is_personal: bool = False,
+        learns_at_end: bool = False,
     ) -> None:
         """Admit a request. Its prompt alone gives no candidates.
 
@@ -72,7 +73,9 @@ class TokenRecycler:
             if stage.tenant not in self._tables:
                 self._tables[stage.tenant] = np.full(self._table_shape, -1, np.int32)
             table = self._tables[stage.tenant]
-        self._requests.add(request_id, _Request(draft or DraftConfig(), table, learn, last))
+        self._requests.add(
+            request_id, _Request(draft or DraftConfig(), table, learn and not learns_at_end, last)
+        )
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
         """Note the model's likeliest tokens after every token that it gave logits for."""
@@ -95,7 +98,7 @@ class TokenRecycler:
             self.observe(request_id, token_ids)
         return [self._draft(self._requests[request_id], max_tokens) for request_id, _ in updates]
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         """Forget a request. The table stays."""
         self._requests.remove(request_id)
 

@@ -1,10 +1,12 @@
 """Stop strings: the end of an output's text, independent of token boundaries.
 
-Knows text only, no tokens.
+:class:`StopStrings` knows text only, no tokens. :class:`ShownTokens` counts the tokens of the text that it
+let through.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from agentspec.generation import LateStop
@@ -68,6 +70,33 @@ class StopStrings:
     def _num_held(self, text: str) -> int:
         """Length of the longest end of ``text`` that a stop string starts with."""
         return max((_overlap(text, stop) for stop in self._stops), default=0)
+
+
+class ShownTokens:
+    """Counts the tokens of an output whose text was shown to its end.
+
+    A token without text, such as the first bytes of a character, counts with the next one that has some.
+
+    Attributes:
+        num: these tokens.
+    """
+
+    def __init__(self) -> None:
+        self.num = 0
+        self._num_read = 0
+        self._text_size = 0
+        self._shown_size = 0
+        self._held: deque[tuple[int, int]] = deque()  # of the others: size of the text, number of tokens
+
+    def add(self, text: str, shown: str) -> None:
+        """Add the next token's text, and the text that was shown thereupon. O(1) amortized."""
+        self._num_read += 1
+        self._text_size += len(text)
+        self._shown_size += len(shown)
+        if text:
+            self._held.append((self._text_size, self._num_read))
+        while self._held and self._held[0][0] <= self._shown_size:
+            _, self.num = self._held.popleft()
 
 
 def _overlap(text: str, stop: str) -> int:

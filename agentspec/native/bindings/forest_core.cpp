@@ -55,7 +55,7 @@ Origin origin_of(std::size_t number) {
 
 void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
            const std::vector<std::pair<IndexId, SourceId>>& trees, bool learn, const DraftOptions& options,
-           bool in_background, std::optional<ModelId> model, std::size_t origin, bool is_personal) {
+           bool in_background, std::optional<ModelId> model, std::size_t origin, bool is_private) {
   const auto prompt_view = span_of(prompt);
   const auto prediction_view = span_of(prediction);
   std::vector<SharedSource> shared;
@@ -64,19 +64,19 @@ void start(ForestCore& self, RequestId request, GroupId group, const Tokens& pro
   const Origin written = origin_of(origin);
   const py::gil_scoped_release unlocked;
   self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background, model,
-             written, is_personal);
+             written, is_private);
 }
 
 void def_requests(ForestCoreClass& cls) {
   cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
           py::arg("prediction").noconvert(), py::arg("trees"), py::arg("learn"), py::arg("options"),
           py::arg("in_background") = false, py::arg("model") = py::none(), py::arg("origin") = 0,
-          py::arg("is_personal") = false,
+          py::arg("is_private") = false,
           "Admit a request and index its prompt without holding the lock: O(prompt * chain). trees:\n"
           "(index, source) of each shared index. With in_background the call only copies the prompt;\n"
           "until the index is ready, only the shared indices draft. origin: a value of\n"
           "agentspec.draft.Origin, where its output is written. A shared model learns nothing from a\n"
-          "request that is_personal, or does not learn.");
+          "request that is_private.");
   cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
           "Return once the request's own index is ready or dropped, or the request is finished.");
   cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),

@@ -141,13 +141,30 @@ void register_live_rows(py::module_& module) {
       .def_readonly("drafted", &RowCounts::drafted)
       .def_readonly("accepted", &RowCounts::accepted)
       .def_readonly("accepted_by_origin", &RowCounts::accepted_by_origin);
+  py::class_<LiveRow>(module, "EndedRow", "A row that was removed.")
+      .def_property_readonly(
+          "output", [](const LiveRow& self) { return array_of(std::vector(self.output())); },
+          "The output that the core has received, int32 [tokens]; none if it is not kept or in doubt.")
+      .def_property_readonly("is_ended", &LiveRow::is_ended,
+                             "True if the output ended at a stop token, or at its greatest length.")
+      .def_property_readonly("num_output_tokens", &LiveRow::num_output_tokens)
+      .def(
+          "counts",
+          [](const LiveRow& self, std::optional<std::size_t> num_tokens) {
+            return num_tokens ? self.counts(*num_tokens) : self.counts();
+          },
+          py::arg("num_tokens") = py::none(),
+          "Return the counts that were not taken; of a held row, those up to this number of tokens.");
   py::class_<LiveRows>(module, "LiveRows",
                        "A core's requests as rows of an engine's batch. Safe from several threads.")
       .def(py::init<ForestCore&>(), py::arg("core"), py::keep_alive<1, 2>())
       .def("add", &LiveRows::add, py::arg("name"), py::arg("num_prompt_tokens"), py::arg("most_tokens"),
-           py::arg("stops"), py::arg("keeps_output") = false, py::arg("request") = py::none(), Unlocked(),
+           py::arg("stops"), py::arg("keeps_output") = false, py::arg("request") = py::none(),
+           py::arg("is_held") = false, Unlocked(),
            "Add or replace a row. Prompt and output together have at most `most_tokens` tokens; any\n"
-           "of `stops` ends the output. keeps_output: for end(). request: for enter().")
+           "of `stops` ends the output. keeps_output: for EndedRow.output. request: for enter().\n"
+           "is_held: the output may turn out to have ended earlier. It has no parts, and its counts can't\n"
+           "be taken before it is removed.")
       .def("enter", &LiveRows::enter, py::arg("name"), py::arg("request"), Unlocked(),
            "Connect a row with a request of the core, which then drafts for it.")
       .def("resume", &LiveRows::resume, py::arg("name"), py::arg("num_tokens"), Unlocked(),
@@ -161,23 +178,13 @@ void register_live_rows(py::module_& module) {
            "Return the new tokens of each output that is kept and has enough: name and int32 [tokens].\n"
            "Enough is ``least`` tokens, and as many as were returned before, up to ``most_more``.\n"
            "O(rows + tokens).")
-      .def(
-          "end",
-          [](LiveRows& self, const std::string& name) {
-            std::vector<std::int32_t> output;
-            {
-              const py::gil_scoped_release unlocked;
-              output = self.end(name);
-            }
-            return array_of(std::move(output));
-          },
-          py::arg("name"),
-          "Give a row up, before it is removed. Returns the output that the core has received for it,\n"
-          "int32 [tokens]; none if that is not kept or in doubt.")
       .def("remove", &LiveRows::remove, py::arg("name"), Unlocked(),
-           "Remove a row, if it exists. Returns its counts since they were last taken.")
+           "Remove a row and return it; an empty one for an unknown name.")
       .def("take_counts", &LiveRows::take_counts, py::arg("name"), Unlocked(),
            "Return a row's counts since the last call, and reset them.")
+      .def("last_gain", &LiveRows::last_gain, py::arg("name"), Unlocked(),
+           "Return what the last step gave a row: its new tokens, and the source of the draft that the\n"
+           "step verified.")
       .def("count_saving", &LiveRows::count_saving, py::arg("saving"), Unlocked(),
            "Count the time of the last step for each row that was decoding.")
       .def("step", &step, py::arg("names"), py::arg("sampled"), py::arg("ends").noconvert(),

@@ -41,6 +41,7 @@ class LiveDrafter:
         draft: DraftConfig | None = None,
         learn: bool = True,
         is_personal: bool = False,
+        learns_at_end: bool = False,
     ) -> None:
         """Admit a request. One without a session is a session of its own.
 
@@ -68,7 +69,7 @@ class LiveDrafter:
         if request_id in self._missed:
             self._missed[request_id].append(token_ids)
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         """End a request. The drafter learns its output, also if it is not complete."""
         with self._lock:
             if request_id in self._missed:

@@ -79,7 +79,7 @@ class NotedTrees:
     def observe(self, request_id: str, token_ids: np.ndarray) -> None:
         self.followed[request_id] += token_ids.tolist()
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: np.ndarray | None = None) -> None:
         assert not learn
         del self.followed[request_id]
 

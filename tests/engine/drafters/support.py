@@ -104,7 +104,7 @@ class Recording:
     def observe(self, request_id: str, token_ids: Tokens) -> None:
         self._inner.observe(request_id, token_ids)
 
-    def finish(self, request_id: str, learn: bool = True) -> None:
+    def finish(self, request_id: str, learn: bool = True, output: Tokens | None = None) -> None:
         self._inner.finish(request_id, learn)
 
     def watch(self, rows: Sequence[PassedRow]) -> None:

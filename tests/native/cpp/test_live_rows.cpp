@@ -2,7 +2,9 @@
 #include "core/error.hpp"
 #include "core/forest/live_rows.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <thread>
 
@@ -86,13 +88,13 @@ void a_row_is_drafted_for_and_counted() {
 void rows_are_added_replaced_and_removed() {
   Engine engine;
   CHECK(engine.step_one({10}).empty()); // not added: ignored
-  CHECK(engine.rows.remove("r0").num_output_tokens == 0);
+  CHECK(engine.rows.remove("r0").counts().num_output_tokens == 0);
   engine.rows.enter("r0", 7);
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
   engine.ends[0] = kStart;
   engine.start(0);
   engine.step_one({10});
-  CHECK(engine.rows.remove("r0").num_output_tokens == 1);
+  CHECK(engine.rows.remove("r0").counts().num_output_tokens == 1);
   CHECK(engine.step_one({11}).empty());
   CHECK(engine.num_learned() == 1);
   engine.rows.add("r0", 3, kWidth, {}); // a new row begins where it is added
@@ -244,7 +246,7 @@ void a_finished_request_is_an_error_that_names_it() {
     message = error.what();
   }
   CHECK(message == "there is no live request 0");
-  CHECK(engine.rows.remove("r0").num_output_tokens == 0);
+  CHECK(engine.rows.remove("r0").counts().num_output_tokens == 0);
   CHECK(engine.step_one({11}).empty());
   engine.core.check_integrity();
 }
@@ -278,14 +280,60 @@ void a_row_keeps_its_output_if_it_is_asked_to() {
   CHECK_THROWS(engine.step(), TokenError);
   engine.ends[0] -= 1;
   engine.step_one({13, kEnd, 14});
-  CHECK((engine.rows.end("r0") == Tokens{10, 11, 12, 13, kEnd}));
-  CHECK(engine.rows.end("r0").empty());
-  CHECK(engine.rows.end("stranger").empty());
+  const LiveRow ended = engine.rows.remove("r0");
+  CHECK((ended.output() == Tokens{10, 11, 12, 13, kEnd}));
+  CHECK(ended.is_ended() && ended.num_output_tokens() == 5);
+  CHECK(engine.rows.remove("r0").output().empty());
+  CHECK(!engine.rows.remove("stranger").is_ended());
   CHECK(engine.num_learned() == 5);
   engine.start(1);
   engine.sample(1, {10});
   engine.step();
-  CHECK(engine.rows.end("r1").empty());
+  const LiveRow broken_off = engine.rows.remove("r1");
+  CHECK(broken_off.output().empty() && !broken_off.is_ended());
+}
+
+// Its output may turn out to have ended at any of its tokens.
+void a_held_row_has_no_parts_and_its_counts_up_to_any_token() {
+  Engine engine(2);
+  engine.start(0);
+  engine.rows.add("r0", kStart, kWidth, {kEnd}, true, 0, true);
+  engine.step_one({10});
+  engine.step_one({11, 12, 13}, 2);
+  engine.rows.count_saving({1.0, 0.5, 0.25});
+  engine.step_one({14, 15}, 1);
+  CHECK(engine.rows.take_parts(1, 0).empty());
+  CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
+  const LiveRow row = engine.rows.remove("r0");
+  for (std::size_t num_tokens = 0; num_tokens <= 6; ++num_tokens) {
+    const RowCounts counts = row.counts(num_tokens);
+    CHECK(counts.num_output_tokens == static_cast<std::int64_t>(num_tokens));
+    CHECK(counts.num_steps == (num_tokens > 4 ? 2 : num_tokens > 1 ? 1 : 0));
+    CHECK((counts.measured_decode_s > 0) == (num_tokens > 1));
+  }
+  CHECK(row.counts().num_output_tokens == 6);
+}
+
+void counts_of_a_part_of_a_step() {
+  RowCounts step;
+  step.num_output_tokens = 5;
+  step.num_steps = step.num_drafts = 1;
+  step.drafted[2] = 7;
+  step.accepted[2] = 4;
+  step.accepted_by_origin = {1, 2, 1};
+  for (std::int64_t kept = 1; kept <= 6; ++kept) {
+    const RowCounts part = step.first(kept);
+    CHECK(part.num_output_tokens == std::min<std::int64_t>(kept, 5));
+    CHECK(part.accepted[2] == part.num_output_tokens - 1);
+    CHECK(std::accumulate(part.accepted_by_origin.begin(),
+                          part.accepted_by_origin.end(),
+                          std::int64_t{0}) == part.accepted[2]);
+    CHECK(part.drafted[2] == 7 && part.num_steps == 1);
+  }
+  RowCounts sum = step;
+  sum += step;
+  CHECK(sum.num_output_tokens == 10 && sum.accepted[2] == 8 &&
+        sum.accepted_by_origin[1] == 4);
 }
 
 // Each thread steps a row of its own; a third adds and removes others.
@@ -312,9 +360,10 @@ void threads_may_do_everything_at_once() {
   }
   first.join();
   second.join();
-  num_counted += shared.rows.remove(shared.names[0]).num_output_tokens;
+  num_counted += shared.rows.remove(shared.names[0]).counts().num_output_tokens;
   CHECK(num_counted == kSteps);
-  CHECK(shared.rows.remove(shared.names[1]).num_output_tokens == kSteps);
+  CHECK(shared.rows.remove(shared.names[1]).counts().num_output_tokens ==
+        kSteps);
   CHECK(shared.num_learned() == 2 * kSteps);
   shared.core.check_integrity();
 }
@@ -336,5 +385,7 @@ int main() {
   a_finished_request_is_an_error_that_names_it();
   a_step_is_counted_with_drafts_and_without();
   a_row_keeps_its_output_if_it_is_asked_to();
+  a_held_row_has_no_parts_and_its_counts_up_to_any_token();
+  counts_of_a_part_of_a_step();
   threads_may_do_everything_at_once();
 }

@@ -51,6 +51,10 @@ def request(
     adapter: str | None = None,
     max_tokens: int | None = None,
     stop_token_ids: Sequence[int] = (),
+    stop: Sequence[str] = (),
+    is_stop_included: bool = False,
+    min_tokens: int = 0,
+    is_stream: bool = True,
     **tags: Any,
 ) -> Request:
     """Return a request with the tags as ``agentspec_*`` in ``vllm_xargs``."""
@@ -59,6 +63,10 @@ def request(
         max_tokens=max_tokens,
         eos_token_id=EOS,
         stop_token_ids=list(stop_token_ids),
+        stop=list(stop),
+        include_stop_str_in_output=is_stop_included,
+        min_tokens=min_tokens,
+        output_kind=SimpleNamespace(name="DELTA" if is_stream else "FINAL_ONLY"),
     )
     lora = None if adapter is None else SimpleNamespace(lora_name=adapter)
     return Request(name, None if prompt is None else list(prompt), list(output), params, lora)

@@ -36,6 +36,7 @@ PARAMETERS: dict[str, str | None] = {
     "vocabulary": NOT_VLLM,  # xgrammar's
     "driver": NOT_VLLM,  # CUDA's
     "cached": "vllm.v1.core.sched.output.CachedRequestData",
+    "detokenizer": "vllm.v1.engine.detokenizer.BaseIncrementalDetokenizer",
     "stream": NOT_VLLM,  # torch's
     "side": NOT_VLLM,  # the same
     "request": "vllm.v1.request.Request",

@@ -147,7 +147,7 @@ void ForestCore::forget(std::span<const IndexId> indices, std::span<const std::i
 void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
                        std::span<const std::int32_t> prediction, std::span<const SharedSource> sources,
                        bool learn, const DraftOptions& options, bool in_background,
-                       std::optional<ModelId> model, Origin origin, bool is_personal) {
+                       std::optional<ModelId> model, Origin origin, bool is_private) {
   check_tokens(prompt);
   check_tokens(prediction);
   for (const SharedSource& shared : sources) {
@@ -157,7 +157,7 @@ void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t
   const auto made = std::make_shared<Request>(id, depth_, group, options);
   const auto recent = prompt.last(std::min<std::size_t>(prompt.size(), depth_));
   made->context.assign(recent.begin(), recent.end());
-  made->is_private = is_personal || !learn;
+  made->is_private = is_private;
   if (in_background) made->queue(prediction, prompt);
   {
     const auto lock = enter();

@@ -1,8 +1,38 @@
 #include "core/forest/live_row.hpp"
 
 #include <algorithm>
+#include <functional>
 
 namespace agentspec {
+
+RowCounts& RowCounts::operator+=(const RowCounts& other) {
+  const auto add = [](auto& to, const auto& from) {
+    std::ranges::transform(to, from, to.begin(), std::plus<>{});
+  };
+  num_output_tokens += other.num_output_tokens;
+  num_steps += other.num_steps;
+  num_drafts += other.num_drafts;
+  decode_s += other.decode_s;
+  measured_decode_s += other.measured_decode_s;
+  plain_decode_s += other.plain_decode_s;
+  add(drafted, other.drafted);
+  add(accepted, other.accepted);
+  add(accepted_by_origin, other.accepted_by_origin);
+  return *this;
+}
+
+RowCounts RowCounts::first(std::int64_t num_tokens) const {
+  RowCounts kept = *this;
+  if (num_tokens >= num_output_tokens) return kept;
+  kept.num_output_tokens = num_tokens;
+  std::int64_t room = num_tokens - 1;  // the last one counts as the model's own
+  for (std::int64_t& num_accepted : kept.accepted) num_accepted = std::min(num_accepted, room);
+  for (std::int64_t& num_accepted : kept.accepted_by_origin) {
+    num_accepted = std::min(num_accepted, room);
+    room -= num_accepted;
+  }
+  return kept;
+}
 
 LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> sampled) const {
   if (is_ended_) return {{}, 0, true};
@@ -19,7 +49,10 @@ LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> sampled) const {
 }
 
 void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Drafted& draft, double now_s) {
+  num_gained_ = gain.tokens.size();
+  gained_from_ = has_output_ && num_verified(num_slots) > 0 ? source_ : kNoSource;
   if (!gain.tokens.empty()) count(gain.tokens.size(), num_verified(num_slots), now_s);
+  if (is_held_ && !gain.tokens.empty()) steps_.push_back(take_counts());
   if (request_ && keeps_output_) {
     output_.insert(output_.end(), pending_.begin(), pending_.end());
     output_.insert(output_.end(), gain.tokens.begin(), gain.tokens.end());
@@ -37,9 +70,19 @@ void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Draft
 }
 
 std::vector<std::int32_t> LiveRow::take_part(std::size_t least, std::size_t most_more) {
-  if (output_.size() < num_taken_ + least + std::min(num_taken_, most_more)) return {};
+  if (is_held_ || output_.size() < num_taken_ + least + std::min(num_taken_, most_more)) return {};
   const auto begin = output_.begin() + static_cast<std::ptrdiff_t>(std::exchange(num_taken_, output_.size()));
   return {begin, output_.end()};
+}
+
+RowCounts LiveRow::counts(std::size_t num_tokens) const {
+  RowCounts sum = counts_;
+  for (const RowCounts& step : steps_) {
+    const auto left = static_cast<std::int64_t>(num_tokens) - sum.num_output_tokens;
+    if (left <= 0) break;
+    sum += step.first(left);
+  }
+  return sum;
 }
 
 LiveRow::ModelResult LiveRow::model_result(const Gain& gain, std::size_t num_slots) const {

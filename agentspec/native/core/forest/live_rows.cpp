@@ -40,9 +40,10 @@ void take_dictated(std::span<const std::int32_t> dictated, const BatchDrafts& dr
 }  // namespace
 
 void LiveRows::add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
-                   std::vector<std::int32_t> stops, bool keeps_output, std::optional<RequestId> request) {
+                   std::vector<std::int32_t> stops, bool keeps_output, std::optional<RequestId> request,
+                   bool is_held) {
   const std::lock_guard lock(mutex_);
-  LiveRow row(num_prompt_tokens, most_tokens, std::move(stops), keeps_output);
+  LiveRow row(num_prompt_tokens, most_tokens, std::move(stops), keeps_output, is_held);
   if (request) row.enter(*request);
   rows_.insert_or_assign(std::string(name), std::move(row));
 }
@@ -67,12 +68,6 @@ void LiveRows::lose(std::string_view name) {
   if (LiveRow* row = find(name)) row->lose();
 }
 
-std::vector<std::int32_t> LiveRows::end(std::string_view name) {
-  const std::lock_guard lock(mutex_);
-  LiveRow* row = find(name);
-  return row == nullptr ? std::vector<std::int32_t>{} : row->end();
-}
-
 std::vector<std::pair<std::string, std::vector<std::int32_t>>> LiveRows::take_parts(std::size_t least,
                                                                                     std::size_t most_more) {
   const std::lock_guard lock(mutex_);
@@ -89,20 +84,27 @@ LiveRow* LiveRows::find(std::string_view name) {
   return found == rows_.end() ? nullptr : &found->second;
 }
 
-RowCounts LiveRows::remove(std::string_view name) {
+LiveRow LiveRows::remove(std::string_view name) {
   const std::lock_guard lock(mutex_);
   parts_.clear();  // they point to rows
   const auto found = rows_.find(name);
-  if (found == rows_.end()) return {};
-  const RowCounts counts = found->second.take_counts();
+  if (found == rows_.end()) return {0, 0, {}};
+  LiveRow row = std::move(found->second);
   rows_.erase(found);
-  return counts;
+  row.lose();
+  return row;
 }
 
 RowCounts LiveRows::take_counts(std::string_view name) {
   const std::lock_guard lock(mutex_);
   LiveRow* row = find(name);
   return row == nullptr ? RowCounts{} : row->take_counts();
+}
+
+std::pair<std::size_t, SourceId> LiveRows::last_gain(std::string_view name) {
+  const std::lock_guard lock(mutex_);
+  const LiveRow* row = find(name);
+  return row == nullptr ? std::pair{std::size_t{0}, kNoSource} : row->last_gain();
 }
 
 void LiveRows::count_saving(const StepSaving& saving) {

@@ -83,10 +83,10 @@ class LiveRows {
   explicit LiveRows(ForestCore& core) : core_(core) {}
 
   /// Adds a row, or replaces it. Prompt and output together have at most `most_tokens` tokens; any of `stops`
-  /// ends the output. `keeps_output`: for end(). `request`: for enter().
+  /// ends the output. `keeps_output`: for LiveRow::output(). `is_held`: see LiveRow. `request`: for enter().
   void add(std::string_view name, std::size_t num_prompt_tokens, std::size_t most_tokens,
            std::vector<std::int32_t> stops, bool keeps_output = false,
-           std::optional<RequestId> request = std::nullopt);
+           std::optional<RequestId> request = std::nullopt, bool is_held = false);
   /// Connects a row with a request of the core, which then drafts for it. Ignores an unknown name.
   void enter(std::string_view name, RequestId request);
   /// Continues a row whose request the engine stopped and starts anew, now with `num_tokens` tokens of prompt
@@ -97,16 +97,15 @@ class LiveRows {
   void prefill(std::string_view name);
   /// Gives a row up: it is counted, but nothing is learned or drafted for it. Ignores an unknown name.
   void lose(std::string_view name);
-  /// Gives a row up, before it is removed. Returns the output that the core has received for it, which stays
-  /// the same; none if that is not kept or in doubt, or for an unknown name.
-  std::vector<std::int32_t> end(std::string_view name);
   /// New output of each row, by name: LiveRow::take_part() where it is not empty.
   std::vector<std::pair<std::string, std::vector<std::int32_t>>> take_parts(std::size_t least,
                                                                             std::size_t most_more);
-  /// Removes a row. Returns its counts since they were last taken; none for an unknown name.
-  RowCounts remove(std::string_view name);
+  /// Removes a row and returns it, lost: its output stays the same. For an unknown name the row is empty.
+  LiveRow remove(std::string_view name);
   /// Returns a row's counts since the last call, and resets them.
   RowCounts take_counts(std::string_view name);
+  /// Returns LiveRow::last_gain() of a row; nothing for an unknown name.
+  std::pair<std::size_t, SourceId> last_gain(std::string_view name);
   /// Counts the time of the last step for each row that was decoding.
   void count_saving(const StepSaving& saving);
   /// Counts a step of one row likewise, which may be an earlier one. Ignores an unknown name.
