@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from agentspec.commands.gateway_call import Gateway, key_header
+from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ok, problem, warning
 from agentspec.errors import AgentSpecError, RequestError
 from agentspec.wire import LEARN_HEADER, MAX_DRAFT_HEADER, SESSION_URL_PREFIX, STAGE_HEADER, STAGE_URL_PREFIX
@@ -19,7 +20,7 @@ TIMEOUT_S = 120.0
 STAGE = "agentspec/doctor"
 SAY = "Write the numbers from 1 to 30, separated by commas."
 MAX_TOKENS = 48
-NO_DRAFTS = "see docs/vllm.md if vLLM serves: it needs the plugin"
+NO_DRAFTS = f"if vLLM serves, it needs the plugin: {DOCUMENTS}/vllm.md"
 
 
 def check_gateway(gateway: Gateway) -> Iterator[Finding]:
@@ -104,7 +105,7 @@ def _drafts(client: httpx.Client, gateway: Gateway, model: str, expected: str) -
     if _text(answer) == expected:
         yield ok("outputs", "identical with and without drafts")
     else:
-        yield warning("outputs", "another text with drafts: on a GPU see docs/vllm.md on batch invariance")
+        yield warning("outputs", f"another text with drafts: {DOCUMENTS}/vllm.md on batch invariance")
 
 
 def _num_drafted(gateway: Gateway) -> int:

@@ -33,7 +33,7 @@ def test_a_client_that_leaves_before_the_first_byte_frees_the_engine(fields: dic
 def test_a_client_that_leaves_frees_every_prompt_of_a_batch() -> None:
     engine = ScriptedEngine(is_silent=True)
     with serving_engine(engine) as root:
-        leave_before_the_first_byte(engine, root, "/v1/completions", prompt=["a", "b"])
+        leave_before_the_first_byte(engine, root, "/v1/completions", messages=None, prompt=["a", "b"])
         assert engine.released.wait(TIMEOUT_S)
 
 
