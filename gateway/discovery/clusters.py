@@ -31,7 +31,6 @@ from agentspec.gateway.discovery.frames import (
     Frame,
     Prompt,
 )
-from agentspec.gateway.discovery.masking import joined
 from agentspec.gateway.discovery.naming import slug
 from agentspec.gateway.discovery.templates import Template
 from agentspec.gateway.discovery.units import Unit
@@ -141,6 +140,7 @@ class Clusters:
         self._matching: dict[bytes, tuple[tuple[Template, Cluster], ...]] = {}  # by shape
         self._frames: dict[bytes, tuple[tuple[Frame, Cluster], ...]] = {}  # by shape
         self._waiting: OrderedDict[bytes, _Waiting] = OrderedDict()  # by the first's digest
+        self._shared_keys: set[bytes] = set()  # seeds of names that frames of several clusters have
 
     def __iter__(self) -> Iterator[Cluster]:
         return iter(list(self._clusters.values()))
@@ -161,7 +161,7 @@ class Clusters:
         candidates = self._matching.get(fingerprint.shape)
         if not candidates:
             return None
-        text = f" {joined(fingerprint.words)} "
+        text = f" {fingerprint.text} "
         scores = [template.num_words_in(text) for template, _ in candidates]
         best = max(scores)
         return candidates[scores.index(best)][1] if best else None
@@ -425,7 +425,7 @@ class Clusters:
 
         Return the cluster: another one if that was saved without text.
         """
-        words, seed = _named(frame, fingerprint)
+        words, seed = self._named(frame, fingerprint)
         name = f"{words}-{seed.hex()[:4]}"
         if cluster.own_stage.path[-1].startswith(name):
             return cluster
@@ -435,6 +435,24 @@ class Clusters:
             return saved
         cluster.own_stage = cluster.stage = self._free_stage(words, seed.hex())
         return cluster
+
+    def _named(self, frame: Frame, fingerprint: Fingerprint) -> tuple[str, bytes]:
+        """Return the words and the digest that name a frame: from its instructions.
+
+        If another cluster has the same ones, both are named after their statements too.
+        """
+        words, seed = _named(frame, fingerprint, with_statements=False)
+        name = f"{words}-{seed.hex()[:4]}"
+        for other in self._clusters.values():
+            is_young = bool(other.frames) and other.frames[0].num_prompts <= RENAMED_UNTIL
+            if other.own_stage.path[-1] == name and is_young and other.is_free and frame not in other.frames:
+                self._shared_keys.add(seed)
+                again, digest = _named(other.frames[0], fingerprint, with_statements=True)
+                other.own_stage = other.stage = self._free_stage(again, digest.hex())
+                self.changed.add(other)
+        return (
+            _named(frame, fingerprint, with_statements=True) if seed in self._shared_keys else (words, seed)
+        )
 
     def _saved_as(self, name: str) -> Cluster | None:
         """Return the cluster with this name if it was saved without text."""
@@ -448,13 +466,15 @@ class Clusters:
         )
 
     def _is_refused(self, fingerprint: Fingerprint) -> bool:
-        text = f" {joined(fingerprint.words)} "
+        text = f" {fingerprint.text} "
         return any(shape == fingerprint.shape and one.num_words_in(text) for shape, one in self.refused)
 
     def _begun(self, fingerprint: Fingerprint, frame: Frame | None = None) -> Cluster | None:
         """Return the cluster of a first prompt, or create it; None if there is no room."""
         words, seed = (
-            (slug((fingerprint.words,)), fingerprint.digest) if frame is None else _named(frame, fingerprint)
+            (slug((fingerprint.words,)), fingerprint.digest)
+            if frame is None
+            else self._named(frame, fingerprint)
         )
         cluster = self._saved_as(f"{words}-{seed.hex()[:4]}")
         if cluster is None and seed.hex()[:12] in self._clusters:
@@ -462,7 +482,7 @@ class Clusters:
         if cluster is None:
             if not self._has_room():
                 return None
-            cluster = self._added(seed, words, joined(fingerprint.words))
+            cluster = self._added(seed, words, fingerprint.text)
         if frame is not None and not cluster.is_user_edited:
             cluster.frames.append(frame)
             self._index_templates()
@@ -582,9 +602,9 @@ class Clusters:
         }
 
 
-def _named(frame: Frame, fingerprint: Fingerprint) -> tuple[str, bytes]:
+def _named(frame: Frame, fingerprint: Fingerprint, with_statements: bool) -> tuple[str, bytes]:
     """Return the words and the digest that name a frame."""
-    text = " ".join(frame.key_words())
+    text = " ".join(frame.key_words(with_statements))
     words = slug((text, *fingerprint.tools, fingerprint.schema))
     return words, blake2b(text.encode("utf-8", "surrogatepass") + frame.shape, digest_size=16).digest()
 

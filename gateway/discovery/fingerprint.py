@@ -74,11 +74,13 @@ class Fingerprint:
             that is a label (``Thought 3:``), which states what comes next. Prompts of different shapes are
             never compared.
         words: masked text, its words separated by single spaces; line ends are words.
+        text: the same without line ends.
     """
 
     digest: bytes
     shape: bytes
     words: str
+    text: str
     is_system: bool
     tools: tuple[str, ...]
     schema: str
@@ -87,11 +89,12 @@ class Fingerprint:
     def of(cls, features: PromptFeatures, key: bytes) -> Fingerprint:
         """Compute the fingerprint. The secret ``key`` prevents guessing prompts from their digests."""
         words = masked(features.text)
+        text = joined(words)
         tools = tuple(mask_ids(name) for name in features.tools)
         cue = masked(features.cue)
         shape = _digest(key, features.is_system, f"{' '.join(roles(words))}{cue}", tools, features.schema)
-        digest = _digest(key, features.is_system, f"{joined(words)}{cue}", tools, features.schema)
-        return cls(digest, shape, words, features.is_system, tools, features.schema)
+        digest = _digest(key, features.is_system, f"{text}{cue}", tools, features.schema)
+        return cls(digest, shape, words, text, features.is_system, tools, features.schema)
 
 
 def read_features(body: Mapping[str, Any]) -> PromptFeatures | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from agentspec.gateway.discovery.masking import LINE
 from agentspec.gateway.discovery.templates import SLOT, Template, blocks, common_words
-from agentspec.gateway.discovery.units import Unit, is_of_turn, is_variable, units_of
+from agentspec.gateway.discovery.units import Unit, assigns_role, is_of_turn, is_variable, units_of, variables
 from agentspec.gateway.discovery.wording import FREQUENT
 
 FEWEST_OWN_WORDS = 1.0  # weighted, in sentences of its own: with fewer, a prompt is no other role
@@ -71,9 +71,10 @@ class Prompt:
 
     @property
     def is_of_turns(self) -> bool:
-        """True if turns follow instructions of some length: every call of an agent begins with them."""
+        """True if it begins with instructions of some length, and assigns a role or has turns: an agent's."""
         has_turns = any(map(is_of_turn, self.units)) or (self.units and self.units[-1].is_labelled)
-        return bool(has_turns) and self.num_role_words >= FEWEST_FRAME_WORDS
+        begins = has_turns or (self.units and assigns_role(self.units[0].words) > 0)
+        return bool(begins) and self.num_role_words >= FEWEST_FRAME_WORDS
 
     @property
     def skeleton(self) -> list[str]:
@@ -81,10 +82,11 @@ class Prompt:
         values: set[tuple[str, ...]] = {unit.words for unit in self.units if not unit.weight}
         result: list[str] = []
         for unit in self.units:
-            for at, word in enumerate(unit.words):
-                result.append(
-                    SLOT if unit.words in values or is_variable(word, at == 0, self.has_names) else word
-                )
+            may_vary = variables(unit.words, self.has_names)
+            is_value = unit.words in values
+            result += [
+                SLOT if is_value or may else word for word, may in zip(unit.words, may_vary, strict=True)
+            ]
             result.append(LINE)
         return result
 
@@ -203,16 +205,18 @@ class Frame:
         """Number of words that all prompts have in units that instruct."""
         return sum(len(one.words) for one in self._static() if one.weight)
 
-    def key_words(self) -> list[str]:
+    def key_words(self, with_statements: bool) -> list[str]:
         """Return the words that name the frame: of units that all prompts have, without possible values."""
         units = [one for one in self._static() if one.weight] or list(self._static())
-        units = [one for one in units if one.instructs] or units
-        plain = [[word for at, word in enumerate(one.words) if not self._may_vary(word, at)] for one in units]
+        if not with_statements:
+            units = [one for one in units if one.instructs] or units
+        plain = [self._without_values(one.words) for one in units]
         clean = [words for words, one in zip(plain, units, strict=True) if len(words) == len(one.words)]
         return [word for words in clean or plain for word in words]
 
-    def _may_vary(self, word: str, at: int) -> bool:
-        return word == SLOT or is_variable(word, at == 0, self.has_names)
+    def _without_values(self, words: Sequence[str]) -> list[str]:
+        may_vary = variables(words, self.has_names)
+        return [word for word, may in zip(words, may_vary, strict=True) if word != SLOT and not may]
 
     def compare(self, prompt: Prompt) -> Fit:
         """Compare a prompt with the frame."""
@@ -291,14 +295,17 @@ def pairs_of(fit: Fit) -> Iterable[tuple[str, Unit]]:
 
 def _alike(lacking: dict[str, _Known], others: Sequence[Unit], has_names: bool) -> list[tuple[str, Unit]]:
     """Pair units that are one unit with other values, the most similar ones first."""
+    others = others[:MAX_PAIRED]
+    places_of: dict[str, list[int]] = {}
+    for at, unit in enumerate(others):
+        for word in {word for word in unit.words if not _is_frequent(word)}:
+            places_of.setdefault(word, []).append(at)
     found = []
     for key, one in list(lacking.items())[:MAX_PAIRED]:
-        words = set(one.words)
-        for at, unit in enumerate(others[:MAX_PAIRED]):
-            if len(words.intersection(unit.words)) >= ALIKE_SHARE * min(len(words), len(set(unit.words))):
-                share = _similarity(one.words, unit.words, has_names)
-                if share >= ALIKE_SHARE:
-                    found.append((-share, key, at))
+        for at in {at for word in one.words for at in places_of.get(word, ())}:
+            share = _similarity(one.words, others[at].words, has_names)
+            if share >= ALIKE_SHARE:
+                found.append((-share, key, at))
     found.sort()
     keys: set[str] = set()
     places: set[int] = set()
@@ -313,14 +320,24 @@ def _alike(lacking: dict[str, _Known], others: Sequence[Unit], has_names: bool) 
 
 def _similarity(one: Sequence[str], other: Sequence[str], has_names: bool) -> float:
     """Return the share of common words of the shorter unit; 0 if more than a value or two differs."""
+    if len(set(one).intersection(other)) < ALIKE_SHARE * min(len(set(one)), len(set(other))):
+        return 0.0
     common = [word for begin, end, _ in blocks(one, other) for word in one[begin:end]]
     num_words = min(sum(word != SLOT for word in one), len(other))
-    if len(common) < ALIKE_SHARE * num_words or all(_is_stop(word) for word in common):
+    if len(common) < ALIKE_SHARE * num_words or all(_is_frequent(word) for word in common):
         return 0.0
     changes = _changes(one, other, has_names)
-    if changes and changes[0] and one[0] != other[0] and one[0] != SLOT:
+    if (one[0] not in (other[0], SLOT) and changes[0]) or _is_other_role(one, other):
         return 0.0  # what begins a sentence is no value
     return len(common) / num_words if sum(changes) <= max(1, len(common) // WORDS_PER_CHANGE) else 0.0
+
+
+def _is_other_role(one: Sequence[str], other: Sequence[str]) -> bool:
+    """True for ``You are the router`` and ``You are a critic``; not for ``You are Ann's assistant``."""
+    at, place = assigns_role(one), assigns_role(other)
+    if not (0 < at < len(one) and 0 < place < len(other)) or SLOT in (one[at], one[at - 1]):
+        return False
+    return one[at] != other[place] and not (one[at].endswith("'s") or other[place].endswith("'s"))
 
 
 def _changes(one: Sequence[str], other: Sequence[str], has_names: bool) -> list[bool]:
@@ -337,7 +354,7 @@ def _changes(one: Sequence[str], other: Sequence[str], has_names: bool) -> list[
     return result
 
 
-def _is_stop(word: str) -> bool:
+def _is_frequent(word: str) -> bool:
     return word == SLOT or word.strip(".,:;!?()\"'`*").lower() in FREQUENT
 
 

@@ -32,11 +32,13 @@ from agentspec.gateway.discovery.wording import (
 MAX_UNITS = 400
 MAX_LABEL_WORDS = 4
 MAX_HEADING_WORDS = 8
+MAX_ROLE_WORDS = 4
 
 _ENDS = (".", "!", "?", '."', ".)", '?"', '!"', "。", "！", "？")
 _BULLET = re.compile(r"(?:[-*•–+]|\(?#[.)]|[a-z][.)])$")
 _TAG = re.compile(r"<([A-Za-z][\w-]*)[^<>]*>$")
 _CLOSING_TAG = "<<path>>"  # a masked ``</name>``
+_ASSIGNS = ("you are ", "you're ", "act as ", "your role is ", "your task is to ", "your job is to ")
 _TALKS = re.compile(
     r"you(?: are|'re) (?:now |currently )?(?:talking|speaking|chatting|helping|assisting|working|serving)\b"
 )
@@ -73,6 +75,20 @@ def units_of(masked: str, is_system: bool) -> list[Unit]:
     return result
 
 
+def assigns_role(words: Sequence[str]) -> int:
+    """Return the number of words before the role that a sentence assigns: 3 in ``You are the router``; or 0.
+
+    None is assigned in ``You are helping ...``: that tells whom the agent talks to.
+    """
+    start = " ".join(words[:5]).lower()
+    for phrase in _ASSIGNS:
+        if start.startswith(phrase):
+            at = phrase.count(" ")
+            at += at < len(words) and words[at].lower() in ("a", "an", "the", "our")
+            return 0 if at < len(words) and words[at].islower() and words[at].endswith("ing") else at
+    return 0
+
+
 def is_of_turn(unit: Unit) -> bool:
     """True for a line whose label names a turn: ``Question: ...``."""
     return unit.is_labelled and any(_plain(word) in TURNS for word in unit.key.split())
@@ -85,6 +101,21 @@ def is_variable(word: str, is_first: bool, has_names: bool) -> bool:
     return has_names and not is_first and word[:1].isupper() and word[1:2].islower()
 
 
+def variables(words: Sequence[str], has_names: bool) -> list[bool]:
+    """Return for each word of a unit if it may be a value. The role that a unit assigns is none."""
+    at = assigns_role(words)
+    end = at
+    while (
+        at and end < min(at + MAX_ROLE_WORDS, len(words)) and not (end > at and words[end - 1][-1] in ".,:;")
+    ):
+        end += 1
+    is_owned = any(word.endswith("'s") for word in words[at:end])  # ``Ann's assistant``
+    return [
+        is_variable(word, place == 0, has_names) and (is_owned or not at <= place < end or "#" in word)
+        for place, word in enumerate(words)
+    ]
+
+
 class _Below:
     """The heading that the next lines belong to."""
 
@@ -92,7 +123,7 @@ class _Below:
         self._is_value = self._is_filled = False
         self._is_list = self._has_begun = False
         self._tag = ""
-        self._is_turn = False
+        self._is_turn = self._is_after_break = False
 
     @property
     def is_value(self) -> bool:
@@ -109,9 +140,10 @@ class _Below:
         self._is_turn = any(_plain(word) in TURNS for word in label)
 
     def note_break(self) -> None:
-        """A paragraph ends, and with it the text of a heading, or a turn."""
+        """A paragraph ends, and with it a turn. The text of a heading of values ends with an instruction."""
         self._is_turn = False
-        if self._has_begun and not self._tag and not self._is_list:
+        self._is_after_break = self._has_begun
+        if self._has_begun and not self._tag and not self._is_list and not self._is_filled:
             self._is_value = False
 
     def note(self, words: Sequence[str], is_bullet: bool) -> None:
@@ -119,8 +151,10 @@ class _Below:
         if self._is_value and not self._tag:
             if self._has_begun and self._is_list and not is_bullet:
                 self._is_value = False
+            if self._is_after_break and not is_bullet and _instructs(words):
+                self._is_value = False
             self._is_list = is_bullet if not self._has_begun else self._is_list and is_bullet
-        self._has_begun = True
+        self._has_begun, self._is_after_break = True, False
 
     def open(self, words: Sequence[str], tag: str = "") -> None:
         """A heading or a tag begins."""
@@ -128,7 +162,7 @@ class _Below:
         self._is_filled = not VALUE_HEADINGS.isdisjoint(plain) and ROLE_LABELS.isdisjoint(plain)
         self._is_value = self._is_filled or ROLE_HEADINGS.isdisjoint(plain)
         self._has_begun = self._is_list = False
-        self._is_turn = False
+        self._is_turn = self._is_after_break = False
         self._tag = tag
 
     def close(self) -> None:
@@ -231,7 +265,8 @@ def _plain(word: str) -> str:
 def _instructs(words: Sequence[str]) -> bool:
     """True for a sentence that tells the reader what to do or who to be."""
     plain = [_plain(word) for word in words]
-    if _is_verb(plain[0]) or not ADDRESSES.isdisjoint(plain):
+    is_code = words[0].isupper() and len(words[0]) > 2  # ``SELECT name ...``
+    if (_is_verb(plain[0]) and not is_code) or not ADDRESSES.isdisjoint(plain):
         return True
     # ``If there is none, say so``: a verb behind a comma
     return any(_is_verb(word) and words[at].endswith((",", ";", ":")) for at, word in enumerate(plain[1:]))
