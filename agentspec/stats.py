@@ -140,7 +140,9 @@ def tokens_per_step(num_steps: int, num_accepted: int, num_output: int) -> float
 
 def saved_seconds(measured_decode_s: float, plain_decode_s: float, decode_s: float) -> float | None:
     """Return the time saved by these counters of :class:`StageStats`; None if too little was measured."""
-    is_known = measured_decode_s > 0 and measured_decode_s >= LEAST_MEASURED * decode_s
+    # answers that end in their prompt's pass have no decode time, but steps that they saved
+    is_measured = measured_decode_s > 0 or plain_decode_s > 0
+    is_known = is_measured and measured_decode_s >= LEAST_MEASURED * decode_s
     return plain_decode_s - measured_decode_s if is_known else None
 
 

@@ -58,6 +58,7 @@ def test_the_sum_of_no_counters_is_zero() -> None:
         (8.4, 20.0, 10.0, None),  # much of the time is not known
         (0.0, 0.0, 10.0, None),
         (0.0, 0.0, 0.0, None),
+        (0.0, 2.0, 0.0, 2.0),  # all answers ended in the passes of their prompts
         (10.0, 8.0, 10.0, -2.0),
     ],
 )

@@ -34,14 +34,26 @@ class StageCounters:
             stats.num_requests += 1
             stats.num_prompt_tokens += num_prompt_tokens
 
-    def prefilled(self, choice: Choice, draft: Draft, kept: Sequence[int]) -> None:
+    def prefilled(
+        self,
+        choice: Choice,
+        draft: Draft,
+        kept: Sequence[int],
+        step_s: float | None = None,
+        drafts_s: float = 0.0,
+    ) -> None:
         """Count the pass that ended a prompt: it gave the first token, and verified ``draft``.
 
         Args:
-            kept: indices in the draft.
+            kept: indices in the draft. Without drafts each would have been a decode step.
+            step_s: seconds of such a step; None = not known.
+            drafts_s: seconds that verifying the draft added to the pass.
         """
         with self._lock:
-            self._count_draft(choice, draft, kept)
+            stats = self._count_draft(choice, draft, kept)
+            if len(draft) and step_s is not None:
+                stats.measured_decode_s += drafts_s
+                stats.plain_decode_s += len(kept) * step_s
 
     def decoded(
         self, choice: Choice, draft: Draft, kept: Sequence[int], saving: StepSaving | None = None

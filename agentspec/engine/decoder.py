@@ -91,6 +91,7 @@ class Decoder:
         self._plain = PlainStep()
         self._gains = StageTable(StageGain) if price is None and self._watcher is None else None
         self._num_steps = 0
+        self._num_decoding = 0  # rows of the present step that decode
         self._verified_s = 0.0  # when the last step's verdicts were known
         self._clock = clock
         self.sharing: OutputSharing | None = None
@@ -149,6 +150,7 @@ class Decoder:
             (row.draft, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True)
         )
         work = _work(rows, deciding, verdicts)
+        self._num_decoding = sum(row.is_decode for row in rows)
         self._judge(deciding, verdicts, drafting_s, work)
         saving = self._saving(rows, drafting_s, work)
         for row in rows:
@@ -307,7 +309,13 @@ class Decoder:
         self._cache.keep(choice.slot, choice.num_cached, verdict.path)  # of a tree, the accepted branch
         choice.num_cached += len(verdict.path)
         if is_first:
-            self.counters.prefilled(choice, row.draft, verdict.path[: num_kept - 1])
+            self.counters.prefilled(
+                choice,
+                row.draft,
+                verdict.path[: num_kept - 1],
+                self._plain.seconds(max(1, self._num_decoding)),
+                self._cost.drafts_s(len(row.draft)) or 0.0,
+            )
         else:
             self.counters.decoded(
                 choice, row.draft, verdict.path[: num_kept - 1], saving if is_decode else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agentspec.draft import Draft
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.generation import GenerationRequest, SamplingParams
@@ -30,6 +31,13 @@ def outputs(exact_model: Transformer, tokenizer: Tokenizer) -> dict[tuple[int, .
         engine.submit(request(number))
     engine.run()
     return {tuple(prompt): engine.output(f"r{number}") for number, prompt in enumerate(PROMPTS)}
+
+
+class TextOracle(OracleProposer):
+    """It drafts the beginning of an output, too, as the forest does."""
+
+    def draft_after(self, *args: Any) -> list[Draft]:
+        raise AssertionError("no grammar forces tokens here")
 
 
 def timed(model: Transformer, tokenizer: Tokenizer, proposer: Proposer, num_slots: int) -> SteppedEngine:
@@ -61,6 +69,25 @@ def test_one_request_at_a_time(
     true_s = (PASS_S + ROW_S) * stats.num_accepted_tokens - ROW_S * stats.num_draft_tokens
     assert stats.plain_decode_s - stats.measured_decode_s == pytest.approx(true_s, rel=0.05)
     assert stats.num_accepted_tokens > stats.num_steps - before.num_steps
+
+
+def test_answers_that_end_in_the_pass_of_their_prompt(
+    exact_model: Transformer, tokenizer: Tokenizer, outputs: dict[tuple[int, ...], list[int]]
+) -> None:
+    short = replace(SAMPLING, max_tokens=4)
+    engine = timed(exact_model, tokenizer, TextOracle(outputs, is_tree=False, wrong=0.0), 1)
+    engine.submit(request(0, max_draft=0))
+    engine.run()
+    before = engine.decoder.counters.snapshot()[STAGE]
+    for number in range(1, 4):
+        engine.submit(replace(request(number), sampling=short))
+        engine.run()
+    stats = engine.decoder.counters.snapshot()[STAGE]
+    assert (stats.num_steps, stats.decode_s) == (before.num_steps, pytest.approx(before.decode_s))
+    assert stats.num_accepted_tokens == 3 * 3
+    saved_s = stats.plain_decode_s - before.plain_decode_s
+    assert saved_s == pytest.approx(stats.num_accepted_tokens * (PASS_S + ROW_S), rel=0.05)
+    assert stats.saved_s is not None
 
 
 def test_several_at_a_time_hardly_a_step_of_which_is_without_drafts(
