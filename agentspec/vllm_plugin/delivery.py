@@ -111,4 +111,4 @@ def call_of(request_id: str) -> str | None:
 def is_answered_at_end(params: Any) -> bool:
     """Return True if the client gets nothing before the end of the whole call: it does not stream."""
     kind = getattr(params, "output_kind", None)
-    return getattr(kind, "name", None) == "FINAL_ONLY"
+    return kind is not None and kind == getattr(type(kind), "FINAL_ONLY", None)

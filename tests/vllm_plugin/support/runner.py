@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,13 @@ import numpy as np
 from agentspec.vllm_plugin.proposer import ForestProposer
 
 MAX_ROWS, MAX_MODEL_LEN, VOCAB_SIZE, EOS = 8, 256, 1000, 7
+
+
+class OutputKind(Enum):
+    """vLLM's ``RequestOutputKind``."""
+
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
 def vllm_config(num_draft_tokens: int = 8, **settings: Any) -> Any:
@@ -66,7 +74,7 @@ def request(
         stop=list(stop),
         include_stop_str_in_output=is_stop_included,
         min_tokens=min_tokens,
-        output_kind=SimpleNamespace(name="DELTA" if is_stream else "FINAL_ONLY"),
+        output_kind=OutputKind.DELTA if is_stream else OutputKind.FINAL_ONLY,
     )
     lora = None if adapter is None else SimpleNamespace(lora_name=adapter)
     return Request(name, None if prompt is None else list(prompt), list(output), params, lora)
