@@ -53,6 +53,8 @@ def _read(named: str) -> UrlTags | None:
         named = f"/{rest}" if slash else ""
     if not named:
         return UrlTags(session=session)
+    if named.startswith(WORKFLOW_URL_PREFIX) and f"{named}/".endswith(_API):
+        return None  # a client has added /v1 to a base URL that ends in it
     for prefix, name in ((STAGE_URL_PREFIX, "stage"), (WORKFLOW_URL_PREFIX, "workflow")):
         if named.startswith(prefix):
             return UrlTags(session=session, **{name: named.removeprefix(prefix)})

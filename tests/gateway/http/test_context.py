@@ -80,6 +80,8 @@ def test_a_closed_context_is_gone() -> None:
         ("/sessions/run-1/workflows/flow/v1/models", UrlTags(workflow="flow", session="run-1")),
         ("/stages/no-api", None),
         ("/sessions/run-1/other/v1/models", None),
+        ("/sessions/run-1/v1/v1/models", None),
+        ("/sessions/run-1/workflows/flow/v1/v1/models", None),
         ("/sessions/run-1", None),
         ("/stagesa/v1/models", None),
     ],
