@@ -13,6 +13,7 @@ from typing import Any
 from agentspec import __version__
 from agentspec.commands.option_types import unrecognized
 from agentspec.errors import AgentSpecError
+from agentspec.removed_settings import removed_argument
 
 Fill = Callable[[argparse.ArgumentParser], None]
 
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_command(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> int:
     """Parse ``argv``, call the chosen command and return the exit status."""
+    for argument in (sys.argv[1:] if argv is None else argv)[:1]:
+        if sentence := removed_argument(parser.prog, argument):
+            parser.error(sentence)
     args, unknown = parser.parse_known_args(argv)
     args.unknown = unknown
     try:
@@ -81,11 +85,22 @@ class CommandParser(argparse.ArgumentParser):
             fill(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Add the options, then parse. ``flags`` holds the option strings of this parser."""
+        """Add the options, then parse. ``flags`` holds the option strings of this parser.
+
+        Removed subcommands and removed flags end with what to use instead, before ``serve`` passes them on.
+        """
         self.add_options()
+        if args:
+            self._refuse_removed(args[:1])
         parsed, unknown = super().parse_known_args(args, namespace)
+        self._refuse_removed(unknown)
         parsed.flags = [*self._option_string_actions, *getattr(parsed, "flags", ())]
         return parsed, unknown
+
+    def _refuse_removed(self, arguments: Sequence[str]) -> None:
+        for argument in arguments:
+            if sentence := removed_argument(self.prog, argument):
+                self.error(sentence)
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway.environment import unknown_variables
 from agentspec.gateway.settings import ENVIRONMENT_PREFIX, KeySettings, Settings
 from agentspec.gateway.yaml_limits import LimitError, load_bounded, read_bounded
+from agentspec.removed_settings import removed_setting
 
 SECRETS = frozenset(("api_key", "control_token", "sha256", "admin_key_sha256"))
 _DUPLICATE = re.compile(r'found duplicate key "(.*?)" with')
@@ -146,7 +147,9 @@ def _plain(node: Any, path: Path | None, line: int) -> Any:
 def _lines(errors: Sequence[ErrorDetails], tree: CommentedMap | None, path: Path | None) -> Iterator[str]:
     for error in errors:
         if error["type"] == "extra_forbidden":
-            yield f"{_place(error['loc'], tree, path, is_name=True)} is no setting; {_meant(error['loc'])}"
+            name = ".".join(part for part in error["loc"] if isinstance(part, str))
+            meant = removed_setting(name) or f"is no setting; {_meant(error['loc'])}"
+            yield f"{_place(error['loc'], tree, path, is_name=True)} {meant}"
             continue
         message = error["msg"].removeprefix("Value error, ")
         yield f"{_place(error['loc'], tree, path)}: {message}{_given(error)}"

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
+from agentspec.removed_settings import refuse_removed_variables
 
 # read elsewhere: by the commands, the adapters, the plugin and the tests
 OTHER_VARIABLES = frozenset(
@@ -50,8 +51,10 @@ def unknown_variables(environment: Mapping[str, str], used: Collection[str] = ()
         used: variables that the configuration file names.
 
     Raises:
-        ConfigError: one lacks its group (``AGENTSPEC_SPILL``), or nearly matches the name of a setting.
+        ConfigError: one lacks its group (``AGENTSPEC_SPILL``), nearly matches the name of a setting, or
+            belongs to a removed setting.
     """
+    refuse_removed_variables(set(environment) - set(used))
     unknown = []
     for name in sorted(environment):
         if name in used or not _is_unknown(name.upper(), environment[name]):

@@ -16,6 +16,7 @@ from agentspec.config import MIB, DraftConfig, ForestConfig, check_int, check_po
 from agentspec.draft import Source
 from agentspec.errors import ConfigError
 from agentspec.forest_folder import ForestFolder
+from agentspec.removed_settings import refuse_removed_plugin_settings, refuse_removed_variables
 from agentspec.wire import MAX_DRAFT_TOKENS
 
 CONFIG_KEY = "agentspec"  # in additional_config
@@ -106,6 +107,7 @@ class PluginSettings:
             ConfigError: a setting is unknown or invalid.
         """
         given = additional_config.get(CONFIG_KEY, {}) if isinstance(additional_config, Mapping) else {}
+        refuse_removed_variables(os.environ)
         cls.of(given)
         return cls.of({**given, **_settings_of(os.environ.get(SETTINGS_VARIABLE, "{}"))})
 
@@ -114,6 +116,7 @@ class PluginSettings:
         """Return the settings from names and values. Raises ConfigError if one is unknown or invalid."""
         if not isinstance(given, Mapping):
             raise ConfigError(f"the settings of {CONFIG_KEY!r} are an object, not {given!r}")
+        refuse_removed_plugin_settings(given)
         known = {field.name for field in fields(cls)}
         for name in given:
             if name not in known:

@@ -1,0 +1,67 @@
+"""Settings, flags, variables and commands that are gone, each with what to use instead.
+
+Every reader of settings asks here before it calls a name unknown. A row is a sentence in the imperative. Its
+key is one of
+
+- ``engine.NAME``, a setting of the engine that ``agentspec serve`` starts: its YAML key, its environment
+  variable, the flag ``agentspec serve --NAME`` and the plug-in's key ``NAME``;
+- ``GROUP.NAME``, any other setting of ``agentspec.yaml``: its YAML key and its environment variable;
+- ``plugin.NAME``, a key of the plug-in's JSON alone;
+- ``agentspec COMMAND --FLAG``, a flag alone, and ``agentspec COMMAND``, a command;
+- ``$AGENTSPEC_NAME``, an environment variable alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from agentspec.errors import ConfigError
+
+# sorted by key
+REMOVED: Mapping[str, str] = {}
+
+SERVE = "agentspec serve"
+PREFIX = "AGENTSPEC_"
+
+
+def removed_setting(name: str) -> str | None:
+    """Return ``was removed: ...`` for a YAML key (``engine.price``); None if it was not removed."""
+    return _was_removed(name)
+
+
+def removed_argument(command: str, argument: str) -> str | None:
+    """Return the error for a removed flag or subcommand of ``command``; None if it was not removed."""
+    flag = argument.partition("=")[0]
+    names = [f"{command} {flag}"]
+    if command == SERVE and flag.startswith("--"):
+        names.append("engine." + flag.removeprefix("--").replace("-", "_"))
+    return _error(flag if flag.startswith("-") else names[0], *names)
+
+
+def refuse_removed_variables(environment: Iterable[str]) -> None:
+    """Raise ConfigError if one of these environment variables was removed."""
+    for name in sorted(environment):
+        if name.upper().startswith(PREFIX):
+            path = name.upper().removeprefix(PREFIX).lower().replace("__", ".")
+            _refuse(f"${name}", f"${name.upper()}", path)
+
+
+def refuse_removed_plugin_settings(names: Iterable[str]) -> None:
+    """Raise ConfigError if one of these keys of the plug-in's JSON was removed."""
+    for name in names:
+        _refuse(f"the plug-in's setting {name!r}", f"plugin.{name}", f"engine.{name}")
+
+
+def _refuse(shown: str, *names: str) -> None:
+    if error := _error(shown, *names):
+        raise ConfigError(error)
+
+
+def _error(shown: str, *names: str) -> str | None:
+    what = _was_removed(*names)
+    return what and f"{shown} {what}"
+
+
+def _was_removed(*names: str) -> str | None:
+    instead = next((REMOVED[name] for name in names if name in REMOVED), None)
+    return instead and f"was removed: {instead}"
