@@ -5,6 +5,9 @@
 
 The hook notes the agent around each turn, and AG2's tasks and threads inherit the note. The ``autogen``
 package of AG2 Classic is not supported.
+
+The stage is the agent's name, or ``<name>/subtask`` for the subtasks that it creates. The session is the
+conversation: the channel of a network, else the stream of the outermost agent.
 """
 
 from __future__ import annotations
@@ -15,47 +18,26 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, Undo, framework, replace_method
 
 with framework():
     from ag2 import Agent
     from ag2.network import CHANNEL_DEP
 
-from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, calling
-from agentspec.adapters.hooks import Hooks, Undo, below, hinted
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.hooks import below, hinted
+from agentspec.adapters.openai import CLIENT
 
 __all__ = ["instrument"]
 
 _SUBTASK = re.compile(r"subtask-[0-9a-f]{8}")  # name of an agent that another agent creates for a task
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, existing ones included, until undone.
-
-    The stage is the agent's name, or ``<name>/subtask`` for the subtasks that it creates. The session is the
-    conversation: the channel of a network, else the stream of the outermost agent.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``newsroom``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return _HOOKS.instrument(workflow, hosts)
-
-
-def _put() -> Iterator[Undo]:
+def _changes() -> Iterator[Undo]:
     yield replace_method(Agent, "_turn_scope", _noting_turns)
 
 
-_HOOKS = Hooks(_put)
+instrument = Instrumentation(_changes, beneath=CLIENT).instrument
 
 
 def _noting_turns(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,6 +4,9 @@
     await RoundRobinGroupChat([researcher, writer], max_turns=2).run(task="Bees.")
 
 In a team the hook notes the agent when the runtime delivers a message to it, elsewhere when the agent runs.
+
+The stage is the agent's name. Calls that choose the next speaker have the name of the team's manager. The
+session is the conversation of the outermost team, or the run of a single agent.
 """
 
 from __future__ import annotations
@@ -11,49 +14,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, Undo, framework
 
 with framework():
     from autogen_agentchat.agents import AssistantAgent, BaseChatAgent
     from autogen_core import BaseAgent
 
-from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, made_up_session
-from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
+from agentspec.adapters.hooks import hinted, note_caller
+from agentspec.adapters.openai import CLIENT
 
 __all__ = ["instrument"]
 
 _ONLY_KEY = "default"  # key of a singleton agent
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, existing ones included, until undone.
-
-    The stage is the agent's name. Calls that choose the next speaker have the name of the team's manager. The
-    session is the conversation of the outermost team, or the run of a single agent.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``newsroom``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return _HOOKS.instrument(workflow, hosts)
-
-
-def _put() -> Iterator[Undo]:
+def _changes() -> Iterator[Undo]:
     yield note_caller(BaseAgent, "on_message", _receiver)
     for name in ("run", "run_stream"):
         yield note_caller(BaseChatAgent, name, _agent)
     yield note_caller(AssistantAgent, "on_messages_stream", _agent)
 
 
-_HOOKS = Hooks(_put)
+instrument = Instrumentation(_changes, beneath=CLIENT).instrument
 
 
 def _receiver(agent: BaseAgent, *args: Any, **kwargs: Any) -> Caller:

@@ -63,7 +63,8 @@ def auto(workflow: str | None = None, *, hosts: Hosts | None = None) -> Callable
 
     Args:
         workflow: prefix of every stage, e.g. ``agentic_sql``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
+        hosts: further servers that get tags, besides private ones and the gateway; see an
+            adapter's ``instrument``.
 
     Returns:
         function that removes the instrumentation.

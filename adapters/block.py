@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar, Token
@@ -12,14 +14,44 @@ from typing import Any, TypeVar
 
 from agentspec.adapters.caller import CALLER, Caller
 from agentspec.adapters.headers import agentspec_headers
-from agentspec.adapters.kinds import noting
-from agentspec.adapters.threads import OPEN_BLOCKS
+from agentspec.adapters.hooks import noting
 from agentspec.errors import ConfigError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ENTERED: ContextVar[tuple[tuple[object, Token[Caller | None]], ...]] = ContextVar(
     "agentspec_blocks", default=()
 )
+
+logger = logging.getLogger("agentspec.adapters")
+
+
+class OpenBlocks:
+    """The number of ``with stage(...)`` blocks that are open now, in any thread."""
+
+    def __init__(self) -> None:
+        self._num_open = 0
+        self._has_warned = False
+        self._lock = threading.Lock()
+
+    def add(self, number: int) -> None:
+        """Count ``number`` more blocks, -1 for a block that ends."""
+        with self._lock:
+            self._num_open += number
+
+    def warn_of_lost_tags(self) -> None:
+        """Warn, once, that a call without a caller is made in a thread of its own beside an open block."""
+        thread = threading.current_thread()
+        if not self._num_open or self._has_warned or thread is threading.main_thread():
+            return
+        self._has_warned = True
+        logger.warning(
+            "a call in the thread %r has no stage, while stage(...) is open in another thread. Only a"
+            " ThreadPoolExecutor's threads inherit it: open stage(...) in the function that the thread runs",
+            thread.name,
+        )
+
+
+OPEN_BLOCKS = OpenBlocks()
 
 
 class Block:
@@ -29,11 +61,11 @@ class Block:
         self._caller_in = caller_in
 
     def __enter__(self) -> None:
-        OPEN_BLOCKS.enter()
+        OPEN_BLOCKS.add(1)
         _ENTERED.set((*_ENTERED.get(), (self, CALLER.set(self._caller()))))
 
     def __exit__(self, *raised: object) -> None:
-        OPEN_BLOCKS.leave()
+        OPEN_BLOCKS.add(-1)
         entered = _ENTERED.get()
         if entered and entered[-1][0] is self:  # else it was entered in another context
             _ENTERED.set(entered[:-1])

@@ -8,10 +8,10 @@ from functools import wraps
 from typing import Any
 
 from agentspec.adapters.allowed_hosts import HOSTS
+from agentspec.adapters.block import OPEN_BLOCKS
 from agentspec.adapters.caller import Caller, current_caller, run_session
 from agentspec.adapters.headers import Tag, is_untagged
-from agentspec.adapters.replacement import Tagging
-from agentspec.adapters.threads import OPEN_BLOCKS
+from agentspec.adapters.instrumentation import Instrumentation, replacements
 from agentspec.wire import SESSION_HEADER, SESSION_HEADERS, STAGE_HEADER, WORKFLOW_HEADER, decode_stage
 
 logger = logging.getLogger("agentspec.adapters")
@@ -19,8 +19,8 @@ logger = logging.getLogger("agentspec.adapters")
 NOBODY = Caller()
 
 
-def tagging_requests(base_client: type) -> Tagging:
-    """Return a tagging of the requests that clients of this class send to allowed servers.
+def tagging_requests(base_client: type) -> Instrumentation:
+    """Return an instrumentation that tags the requests that clients of this class send to allowed servers.
 
     Explicit headers stay. If the stage header is explicitly omitted (``Omit``), the request gets no tags.
     """
@@ -35,7 +35,7 @@ def tagging_requests(base_client: type) -> Tagging:
 
         return build_request
 
-    tagging = Tagging((base_client, "_build_request", replacing))
+    tagging = Instrumentation(replacements((base_client, "_build_request", replacing)))
     return tagging
 
 

@@ -4,6 +4,9 @@
     Crew(agents=[...], tasks=[...]).kickoff()
 
 Hooks on the methods that run agents, tasks, crews and flow steps note the role. CrewAI's threads inherit it.
+
+The stage is the agent's role as written, so ``Expert in {topic}`` is one stage. Outside of agents it is the
+flow's method. The session is the run of the outermost flow, crew or agent.
 """
 
 from __future__ import annotations
@@ -11,41 +14,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, Undo, framework
 
 with framework():
     from crewai import Agent, Crew, Task
     from crewai.flow.flow_context import current_flow_id
     from crewai.flow.runtime import Flow
 
-from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, made_up_session
-from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
+from agentspec.adapters.hooks import hinted, note_caller
+from agentspec.adapters.openai import CLIENT
 
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, existing ones included, until undone.
-
-    The stage is the agent's role as written, so ``Expert in {topic}`` is one stage. Outside of agents it is
-    the flow's method. The session is the run of the outermost flow, crew or agent.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``newsroom``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return _HOOKS.instrument(workflow, hosts)
-
-
-def _put() -> Iterator[Undo]:
+def _changes() -> Iterator[Undo]:
     for name in ("kickoff", "akickoff"):
         yield note_caller(Crew, name, _crew)
     for name in ("_execute_core", "_aexecute_core"):
@@ -55,7 +38,7 @@ def _put() -> Iterator[Undo]:
     yield note_caller(Flow, "_execute_method", _step)
 
 
-_HOOKS = Hooks(_put)
+instrument = Instrumentation(_changes, beneath=CLIENT).instrument
 
 
 def _crew(crew: Crew, *args: Any, **kwargs: Any) -> Caller:

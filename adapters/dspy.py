@@ -5,6 +5,9 @@
 
 Each module call notes the module's name within its parent module. DSPy has its own HTTP client. Models that
 it delegates to LiteLLM use the ``openai`` client.
+
+The stage is the path of attributes from the outermost module inwards: ``Article/draft``. A module that is no
+attribute is named by its class or signature. The session is the call of the outermost module.
 """
 
 from __future__ import annotations
@@ -16,53 +19,30 @@ from functools import wraps
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, Undo, framework, replace_method
 
 with framework():
     import dspy
     from dspy._vendor.lm15.transports import StdlibAsyncTransport, StdlibTransport
-    from dspy.utils.parallelizer import ParallelExecutor
 
-from agentspec.adapters.allowed_hosts import HOSTS, Hosts
-from agentspec.adapters.caller import CALLER, Caller, calling, current_caller, made_up_session
+from agentspec.adapters.allowed_hosts import HOSTS
+from agentspec.adapters.caller import Caller, current_caller, made_up_session
 from agentspec.adapters.client_requests import log_stranger, log_tags, logger
 from agentspec.adapters.headers import lacking
-from agentspec.adapters.hooks import Hooks, Undo, below, note_caller
-from agentspec.adapters.openai import current_headers
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.hooks import below, note_caller
+from agentspec.adapters.openai import CLIENT, current_headers
 
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every program, existing ones included, until undone.
-
-    The stage is the path of attributes from the outermost module inwards: ``Article/draft``. A module that is
-    no attribute is named by its class or signature. The session is the call of the outermost module.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``newsroom``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return _HOOKS.instrument(workflow, hosts)
-
-
-def _put() -> Iterator[Undo]:
+def _changes() -> Iterator[Undo]:
     for name in ("__call__", "acall"):
         yield note_caller(dspy.Module, name, _module)
-    yield replace_method(ParallelExecutor, "execute", _handing_on)
     for transport in (StdlibTransport, StdlibAsyncTransport):
         yield replace_method(transport, "stream", _tagging)
 
 
-_HOOKS = Hooks(_put)
+instrument = Instrumentation(_changes, beneath=CLIENT).instrument
 
 
 def _module(module: dspy.Module, *args: Any, **kwargs: Any) -> Caller:
@@ -105,22 +85,6 @@ def _own_name(module: dspy.Module) -> str:
         signature = predictors[0].signature if predictors else type(module)
     is_written = not hasattr(signature, "signature") or signature.__name__ != "StringSignature"
     return signature.__name__ if is_written else signature.signature
-
-
-def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass the caller to DSPy's threads, which inherit only DSPy's settings."""
-
-    @wraps(original)
-    def execute(executor: Any, function: Callable[[Any], Any], data: Any) -> Any:
-        caller = CALLER.get()
-
-        def called(item: Any) -> Any:
-            with calling(caller or Caller()):
-                return function(item)
-
-        return original(executor, called, data)
-
-    return execute
 
 
 def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:

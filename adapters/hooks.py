@@ -1,26 +1,28 @@
-"""Hooks on a framework's methods that note the caller, installed and removed by an adapter.
+"""Hooks on a framework's methods that note the caller while a function runs.
 
 Independent of any framework. The ``openai`` client's hook reads the note where it makes the request.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
-from functools import lru_cache, partial
-from threading import Lock
+from collections.abc import AsyncGenerator, Callable, Generator
+from functools import lru_cache, partial, wraps
+from inspect import (
+    isasyncgen,
+    isasyncgenfunction,
+    iscoroutine,
+    iscoroutinefunction,
+    isgenerator,
+    isgeneratorfunction,
+)
 from typing import Any
 
-from agentspec.adapters.allowed_hosts import Hosts, is_disabled
 from agentspec.adapters.caller import CALLER, Caller, calling
 from agentspec.adapters.headers import MANY_STAGES, is_session
-from agentspec.adapters.kinds import noting
-from agentspec.adapters.openai import instrument
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.instrumentation import Undo, replace_method
 from agentspec.role_names import role_name
 
-Undo = Callable[[], None]
-
-_END: Any = object()
+AnyFunction = Callable[..., Any]
 
 
 def hinted(*names: str, session: str | None = None, by: str | None = None) -> Caller:
@@ -66,81 +68,94 @@ def note_caller(owner: type, name: str, caller_of: Callable[..., Caller]) -> Und
     return replace_method(owner, name, partial(_noting, caller_of=caller_of))
 
 
-class Hooks:
-    """The hooks of one framework, installed once for any number of active instrumentations.
+def noting(
+    function: AnyFunction, caller_of: Callable[..., Caller], call: AnyFunction | None = None
+) -> AnyFunction:
+    """Return a function of the same kind that notes ``caller_of(*args, **kwargs)`` as caller while it runs.
+
+    A generator's caller is noted while it runs, not between its parts. If a plain function returns a
+    coroutine or a generator, the result is wrapped too, since decorators hide the kind of function.
 
     Args:
-        put: installs the hooks one by one and yields an undo function for each.
+        call: callable to use instead of ``function`` itself.
     """
+    called = call or function
 
-    def __init__(self, put: Callable[[], Iterator[Undo]]) -> None:
-        self._put = put
-        self._undoing: list[Undo] = []
-        self._in_force: list[object] = []
-        self._lock = Lock()
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        caller = caller_of(*args, **kwargs)
+        with calling(caller):
+            result = called(*args, **kwargs)
+        return kept_for(caller, result)
 
-    def instrument(self, workflow: str | None, hosts: Hosts | None = None) -> Undo:
-        """Tag the calls of every ``openai`` client with the noted caller, until undone.
+    async def coroutine(*args: Any, **kwargs: Any) -> Any:
+        with calling(caller_of(*args, **kwargs)):
+            return await called(*args, **kwargs)
 
-        Raises:
-            StageError: ``workflow`` is malformed.
-            ConfigError: ``hosts`` is malformed.
-        """
-        undo_tagging = instrument(workflow=workflow, hosts=hosts)
-        if is_disabled():
-            return undo_tagging
-        mine = object()
+    def generator(*args: Any, **kwargs: Any) -> Any:
+        return (yield from _generated(caller_of(*args, **kwargs), called(*args, **kwargs)))
 
-        def undo() -> None:
-            undo_tagging()
-            self._leave(mine)
+    if isasyncgenfunction(function):
+        follow = _following(lambda *args, **kwargs: (caller_of(*args, **kwargs), called(*args, **kwargs)))
+        return wraps(function)(follow)
+    if isgeneratorfunction(function):
+        return wraps(function)(generator)
+    return wraps(function)(coroutine if iscoroutinefunction(function) else plain)
 
+
+def kept_for(caller: Caller, result: Any) -> Any:
+    """Return a result that notes the caller while its parts are made, if it is a coroutine or a generator."""
+    if iscoroutine(result):
+        return _awaited(caller, result)
+    if isgenerator(result):
+        return _generated(caller, result)
+    return _following(lambda: (caller, result))() if isasyncgen(result) else result
+
+
+async def _awaited(caller: Caller, coroutine: Any) -> Any:
+    with calling(caller):
+        return await coroutine
+
+
+def _generated(caller: Caller, parts: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    sent, step = None, parts.send
+    try:
+        while True:
+            with calling(caller):
+                try:
+                    part = step(sent)
+                except StopIteration as end:
+                    return end.value
+            try:
+                sent, step = (yield part), parts.send
+            except Exception as error:
+                sent, step = error, parts.throw
+    finally:
+        with calling(caller):
+            parts.close()
+
+
+def _following(
+    begin: Callable[..., tuple[Caller, AsyncGenerator[Any, Any]]],
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    async def follow(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        caller, parts = begin(*args, **kwargs)
+        sent, step = None, parts.asend
         try:
-            self._join(mine)
-        except BaseException:  # e.g. a version of the framework without such a method
-            undo()
-            raise
-        return undo
-
-    def _join(self, one: object) -> None:
-        with self._lock:
-            self._in_force.append(one)
-            if len(self._in_force) == 1:
-                for undo in self._put():
-                    self._undoing.append(undo)
-
-    def _leave(self, one: object) -> None:
-        with self._lock:
-            if one in self._in_force:
-                self._in_force.remove(one)
-            while self._undoing and not self._in_force:
-                self._undoing.pop()()
-
-
-def parts_by(caller: Caller, parts: Any) -> Iterator[Any]:
-    """Yield the parts of a generator, with the caller noted only while each part is made."""
-    try:
-        while True:
+            while True:
+                with calling(caller):
+                    try:
+                        part = await step(sent)
+                    except StopAsyncIteration:
+                        return
+                try:
+                    sent, step = (yield part), parts.asend
+                except Exception as error:
+                    sent, step = error, parts.athrow
+        finally:
             with calling(caller):
-                part = next(parts, _END)
-            if part is _END:
-                return
-            yield part
-    finally:
-        parts.close()
+                await parts.aclose()
 
-
-async def following_parts_by(caller: Caller, parts: Any) -> AsyncGenerator[Any, None]:
-    """Yield the parts of an asynchronous generator, with the caller noted only while each part is made."""
-    try:
-        while True:
-            with calling(caller):
-                part = await anext(parts, _END)
-            if part is _END:
-                return
-            yield part
-    finally:
-        await parts.aclose()
+    return follow
 
 
 def _noting(original: Callable[..., Any], caller_of: Callable[..., Caller]) -> Callable[..., Any]:

@@ -13,18 +13,25 @@ A callback handler notes the caller of a model in a context variable, and the mo
 from __future__ import annotations
 
 import logging
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache, wraps
-from threading import Lock
+from functools import cache, lru_cache, partial, wraps
 from typing import Annotated, Any, Self
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, model_validator
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import (
+    Instrumentation,
+    Undo,
+    framework,
+    guards,
+    replace_method,
+    replacements,
+)
 
 with framework():
     from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackHandler
@@ -34,7 +41,7 @@ with framework():
     from langchain_openai.chat_models.base import BaseChatOpenAI
     from langchain_openai.llms.base import BaseOpenAI
 
-from agentspec.adapters.allowed_hosts import Hosts, is_disabled
+from agentspec.adapters.allowed_hosts import HOSTS, is_disabled
 from agentspec.adapters.caller import CALLER, FINDERS, Caller, made_up_session
 from agentspec.adapters.client_requests import log_tags, logger
 from agentspec.adapters.graph_roles import (
@@ -48,10 +55,6 @@ from agentspec.adapters.graph_roles import (
     thread_of,
 )
 from agentspec.adapters.headers import agentspec_headers, lacking
-from agentspec.adapters.langchain_hosts import gets_tags
-from agentspec.adapters.redirects import redirects
-from agentspec.adapters.replacement import Tagging, replace_method
-from agentspec.adapters.tagging import begin_tagging
 
 FIGURES_FIELD = "speculative_decoding"
 MANY_NAMES = 1024  # number of run names in the cache
@@ -226,51 +229,29 @@ class Listener(BaseCallbackHandler):  # type: ignore[misc]
     on_llm_error = on_llm_end
 
 
-class Listening:
-    """The single listener of this process, added to the callbacks of all runs while in use.
+LISTENER = Listener()
+
+
+def _listening() -> Iterator[Undo]:
+    """Add the process's only listener to the callbacks of all runs.
 
     The callback is inheritable, because LangGraph's nodes take only the callbacks of their graph.
     """
+    yield replace_method(AsyncCallbackManager, "on_llm_start", _not_telling_listener)
+    register_configure_hook(ContextVar("agentspec_listener", default=LISTENER), inheritable=True)
+    yield partial(_take_out, _configure_hooks[-1])
+    FINDERS.append(_current_caller)
+    yield partial(FINDERS.remove, _current_caller)
 
-    def __init__(self) -> None:
-        self.listener = Listener()
-        self._in_force: list[object] = []
-        self._undoing: list[Callable[[], None]] = []
-        self._is_for_good = False
-        self._lock = Lock()
 
-    def begin(self) -> Callable[[], None]:
-        """Start listening and return a function that stops it."""
-        mine = object()
-        with self._lock:
-            if not self._in_force:
-                self._put()
-            self._in_force.append(mine)
+LISTENING = Instrumentation(_listening)
 
-        def undo() -> None:
-            with self._lock:
-                if mine in self._in_force:
-                    self._in_force.remove(mine)
-                    while self._undoing and not self._in_force:
-                        self._undoing.pop()()
 
-        return undo
-
-    def begin_for_good(self) -> None:
-        """Start listening permanently, for tagging models, which may be used at any time."""
-        if not self._is_for_good:
-            self._is_for_good = True
-            self.begin()
-            for guard in redirects():
-                guard.instrument(None)
-
-    def _put(self) -> None:
-        self._undoing.append(replace_method(AsyncCallbackManager, "on_llm_start", _not_telling_listener))
-        register_configure_hook(ContextVar("agentspec_listener", default=self.listener), inheritable=True)
-        hook = _configure_hooks[-1]
-        self._undoing.append(lambda: _take_out(hook))
-        FINDERS.append(_current_caller)
-        self._undoing.append(lambda: FINDERS.remove(_current_caller))
+@cache
+def listen_for_good() -> None:
+    """Start listening permanently, for tagging models, which may be used at any time."""
+    for instrumentation in (LISTENING, *guards()):
+        instrumentation.begin(None)
 
 
 def _take_out(hook: object) -> None:
@@ -279,9 +260,6 @@ def _take_out(hook: object) -> None:
         if one is hook:
             del _configure_hooks[position]
             return
-
-
-_LISTENING = Listening()
 
 
 def _not_telling_listener(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -300,7 +278,7 @@ def _current_caller() -> Caller:
     caller = _CALLER.get()
     if caller is None:
         config = ensure_config()
-        caller = _LISTENING.listener.caller(None, config.get("metadata") or {}, config.get("tags") or [])
+        caller = LISTENER.caller(None, config.get("metadata") or {}, config.get("tags") or [])
     return _inside(caller)
 
 
@@ -308,9 +286,7 @@ def _caller_of(run_manager: Any) -> Caller:
     """Return the caller of a completion, for which LangChain passes the run to the request method."""
     if run_manager is None:
         return _current_caller()
-    return _inside(
-        _LISTENING.listener.caller(run_manager.parent_run_id, run_manager.metadata, run_manager.tags)
-    )
+    return _inside(LISTENER.caller(run_manager.parent_run_id, run_manager.metadata, run_manager.tags))
 
 
 def _inside(caller: Caller) -> Caller:
@@ -345,7 +321,7 @@ class StagedModel(BaseModel):
 
     @model_validator(mode="after")
     def _begin_to_listen(self) -> Self:
-        _LISTENING.begin_for_good()
+        listen_for_good()
         return self
 
     @classmethod
@@ -426,40 +402,6 @@ class AgentSpecLLM(StagedModel, OpenAI):  # type: ignore[misc]
         return outputs
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Callable[[], None]:
-    """Tag the calls of every ``ChatOpenAI`` and ``OpenAI``, existing ones included, until undone.
-
-    Stage, session and figures are as with :class:`ChatAgentSpec`. Instances of that class are not changed.
-    The latest active instrumentation sets the workflow.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``agentic_sql``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation, except the parts that ``ChatAgentSpec`` or ``AgentSpecLLM``
-        need.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    if is_disabled():
-        return begin_tagging(_TAGGING, workflow, hosts)
-    undo_listening = _LISTENING.begin()
-    try:
-        undo_tagging = begin_tagging(_TAGGING, workflow, hosts)
-    except BaseException:  # e.g. a version of the framework without such a method
-        undo_listening()
-        raise
-
-    def undo() -> None:
-        undo_tagging()
-        undo_listening()
-
-    return undo
-
-
 def _tagging_payload(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
     @wraps(original)
     def payload_of(model: Any, /, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -499,12 +441,19 @@ def _telling_chunk(original: Callable[..., Any]) -> Callable[..., Any]:
     return chunk_of
 
 
-_TAGGING = Tagging(
-    (BaseChatOpenAI, "_get_request_payload", _tagging_payload),
-    (BaseChatOpenAI, "_create_chat_result", _telling_result),
-    (BaseChatOpenAI, "_convert_chunk_to_generation_chunk", _telling_chunk),
-    *((BaseOpenAI, name, _tagging_completion) for name in ("_generate", "_agenerate", "_stream", "_astream")),
+_TAGGING = Instrumentation(
+    replacements(
+        (BaseChatOpenAI, "_get_request_payload", _tagging_payload),
+        (BaseChatOpenAI, "_create_chat_result", _telling_result),
+        (BaseChatOpenAI, "_convert_chunk_to_generation_chunk", _telling_chunk),
+        *(
+            (BaseOpenAI, name, _tagging_completion)
+            for name in ("_generate", "_agenerate", "_stream", "_astream")
+        ),
+    ),
+    beneath=LISTENING,
 )
+instrument = _TAGGING.instrument
 
 
 def _tagged(
@@ -513,12 +462,23 @@ def _tagged(
     """Return the payload with our headers, except those set explicitly for the call or the model."""
     given = payload.get("extra_headers") or {}
     ours = lacking(caller.headers(workflow, stage), model.default_headers, given)
-    if not ours or not gets_tags(model, is_ours=isinstance(model, StagedModel)):
+    if not ours or not _gets_tags(model):
         return payload
     if logger.isEnabledFor(logging.DEBUG):
         by = caller.by if stage is None or caller.named is not None else "the model's stage"
         log_tags(payload.get("model") or model.model_name, {**ours, **given}, by)
     return {**payload, "extra_headers": {**ours, **given}}
+
+
+def _gets_tags(model: Any) -> bool:
+    """Return True if the model's server gets tags. An explicit base URL of our own models is a gateway's."""
+    if isinstance(model, StagedModel):
+        if is_disabled():
+            return False
+        if model.openai_api_base or os.environ.get("OPENAI_BASE_URL"):  # type: ignore[attr-defined]
+            return True
+    client = getattr(model, "root_client", None) or getattr(model, "root_async_client", None)
+    return HOSTS.allow((client or model.client._client).base_url.host)
 
 
 def _with_figures(result: Any, answer: Any) -> Any:

@@ -5,6 +5,11 @@
 
 Only some providers use the ``openai`` client. One function of LiteLLM prepares all calls, including those of
 routers. The adapter adds the headers to its result.
+
+The stage is the first that exists of: ``metadata={"agentspec_stage": ...}`` of the call; the enclosing block;
+the note of a calling framework's adapter, with ``metadata["generation_name"]`` below. The session is that of
+the block or framework, else ``litellm_session_id`` or ``metadata["session_id"]`` or ``["trace_id"]``. Tagged
+calls without explicit headers also send ``litellm.headers``.
 """
 
 from __future__ import annotations
@@ -16,19 +21,16 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, framework, replacements
 
 with framework():
-    import litellm.router
     import litellm.utils
 
-from agentspec.adapters.allowed_hosts import HOSTS, Hosts
-from agentspec.adapters.caller import Caller, calling
+from agentspec.adapters.allowed_hosts import HOSTS
+from agentspec.adapters.caller import Caller
 from agentspec.adapters.client_requests import log_tags, logger
 from agentspec.adapters.headers import lacking
-from agentspec.adapters.hooks import Undo, below, hinted
-from agentspec.adapters.replacement import Tagging
-from agentspec.adapters.tagging import begin_tagging
+from agentspec.adapters.hooks import below
 from agentspec.wire import METADATA_STAGE
 
 __all__ = ["instrument"]
@@ -46,29 +48,6 @@ _MODEL_ARGUMENT = {name: 2 if name in ("completion", "acompletion") else 3 for n
 _OPENAI_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag all completions and responses, also of existing routers, until undone.
-
-    The stage is the first that exists of: ``metadata={"agentspec_stage": ...}`` of the call; the enclosing
-    block; the note of a calling framework's adapter, with ``metadata["generation_name"]`` below. The session
-    is that of the block or framework, else ``litellm_session_id`` or ``metadata["session_id"]`` or
-    ``["trace_id"]``. Explicit headers stay. Tagged calls without explicit headers also send
-    ``litellm.headers``. The latest active instrumentation sets the workflow.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``agentic_sql``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return begin_tagging(_TAGGING, workflow, hosts)
-
-
 def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
     def function_setup(call_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -82,25 +61,8 @@ def _tagging(original: Callable[..., Any]) -> Callable[..., Any]:
     return function_setup
 
 
-def _keeping_caller(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass the caller to the thread in which a router runs sync calls made inside an event loop."""
-
-    @wraps(original)
-    def run_async_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        caller = hinted()
-
-        async def noted(*args: Any, **kwargs: Any) -> Any:
-            with calling(caller):
-                return await function(*args, **kwargs)
-
-        return original(noted, *args, **kwargs)
-
-    return run_async_function
-
-
-_TAGGING = Tagging(
-    (litellm.utils, "function_setup", _tagging), (litellm.router, "run_async_function", _keeping_caller)
-)
+_TAGGING = Instrumentation(replacements((litellm.utils, "function_setup", _tagging)))
+instrument = _TAGGING.instrument
 
 
 def gets_tags(model: str, options: Mapping[str, Any]) -> bool:

@@ -5,16 +5,19 @@
 
 A hook around workflow steps notes the agent or the step. Hooks on the parts of query engines note the part.
 The caller of a stream is kept until the stream is read.
+
+The stage is the agent's name. In other workflows it is the step, below that of the enclosing workflow. In a
+query engine it is the path of its parts' classes. The session is the run of the outermost workflow, or the
+query.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
-from inspect import isawaitable
 from typing import Any
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, Undo, framework, replace_method
 
 with framework():
     from llama_index.core.agent.workflow import AgentWorkflow
@@ -25,44 +28,14 @@ with framework():
     from llama_index.core.response_synthesizers import BaseSynthesizer
     from workflows.runtime.types import step_function
 
-from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, calling, made_up_session
-from agentspec.adapters.hooks import (
-    Hooks,
-    Undo,
-    below,
-    following_parts_by,
-    hinted,
-    note_caller,
-    parts_by,
-)
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.hooks import below, hinted, kept_for, note_caller, noting
+from agentspec.adapters.openai import CLIENT
 
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, workflow and query engine, existing ones included, until undone.
-
-    The stage is the agent's name. In other workflows it is the step, below that of the enclosing workflow. In
-    a query engine it is the path of its parts' classes. The session is the run of the outermost workflow, or
-    the query.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``newsroom``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return _HOOKS.instrument(workflow, hosts)
-
-
-def _put() -> Iterator[Undo]:
+def _changes() -> Iterator[Undo]:
     yield replace_method(step_function, "partial", _noting_steps)
     for owner, name in (
         (BaseQueryEngine, "query"),
@@ -75,7 +48,7 @@ def _put() -> Iterator[Undo]:
     yield replace_method(BaseSynthesizer, "asynthesize", _noting_later_answers)
 
 
-_HOOKS = Hooks(_put)
+instrument = Instrumentation(_changes, beneath=CLIENT).instrument
 
 
 def _noting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,20 +63,9 @@ def _noting_steps(original: Callable[..., Any]) -> Callable[..., Any]:
             caller = hinted(agent, session=session, by="LlamaIndex's agent name")
         else:
             caller = below(func.__name__, session=session, by="LlamaIndex's step")
-        return lambda: _by(caller, step)
+        return noting(step, lambda: caller)
 
     return partial
-
-
-def _by(caller: Caller, step: Callable[[], Any]) -> Any:
-    with calling(caller):
-        result = step()
-    return _awaited(caller, result) if isawaitable(result) else result
-
-
-async def _awaited(caller: Caller, result: Any) -> Any:
-    with calling(caller):
-        return await result
 
 
 async def _agent(workflow: Any, event: Any, context: Any) -> Any:
@@ -141,8 +103,6 @@ def _noting_later_answers(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _kept(caller: Caller, answer: Any) -> Any:
     """Keep the caller for a stream, which calls the model only when it is read."""
-    if isinstance(answer, StreamingResponse):
-        answer.response_gen = parts_by(caller, answer.response_gen)
-    elif isinstance(answer, AsyncStreamingResponse):
-        answer.response_gen = following_parts_by(caller, answer.response_gen)
+    if isinstance(answer, StreamingResponse | AsyncStreamingResponse):
+        answer.response_gen = kept_for(caller, answer.response_gen)
     return answer

@@ -4,6 +4,10 @@
     Runner.run_sync(Agent(name="triage", ...), "hi")
 
 Hooks note the first agent of a run and the agent of every turn, with or without tracing.
+
+The stage is the name of the current agent: after a hand-off the next one, in a tool or guardrail the one that
+runs there. The session is the conversation, the SDK's session, the group or the enclosing trace, else the
+outermost run.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from contextvars import ContextVar
 from functools import partial, wraps
 from typing import Any
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, Undo, framework, replace_method
 
 with framework():
     from agents import Agent, get_current_trace, set_tracing_disabled
@@ -24,10 +28,9 @@ with framework():
     from agents.tracing.processors import BackendSpanExporter
     from agents.tracing.traces import NoOpTrace
 
-from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import CALLER, Caller, calling, holding, made_up_session
-from agentspec.adapters.hooks import Hooks, Undo, hinted
-from agentspec.adapters.replacement import replace_method
+from agentspec.adapters.hooks import hinted
+from agentspec.adapters.openai import CLIENT
 
 __all__ = ["instrument"]
 
@@ -37,28 +40,7 @@ KEY_VARIABLE = "AGENTSPEC_RUN_KEY"  # the key that `agentspec run` put into the 
 _AROUND: ContextVar[Caller | None] = ContextVar("agentspec_openai_agents_around", default=None)
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, existing ones included, until undone.
-
-    The stage is the name of the current agent: after a hand-off the next one, in a tool or guardrail the one
-    that runs there. The session is the conversation, the SDK's session, the group or the enclosing trace,
-    else the outermost run.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``support``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return _HOOKS.instrument(workflow, hosts)
-
-
-def _put() -> Iterator[Undo]:
+def _changes() -> Iterator[Undo]:
     if os.environ.get(UNTRACED_VARIABLE):
         yield from _traces_for_others()
     yield replace_method(AgentRunner, "run", _noting_run)
@@ -66,7 +48,7 @@ def _put() -> Iterator[Undo]:
     yield replace_method(AgentBase, "get_all_tools", _noting_turn)
 
 
-_HOOKS = Hooks(_put)
+instrument = Instrumentation(_changes, beneath=CLIENT).instrument
 
 
 def _traces_for_others() -> Iterator[Undo]:

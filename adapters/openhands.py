@@ -6,6 +6,11 @@
 A conversation passes its ``LLMCallContext`` to its calls and to the conversations of its sub-agents. The
 adapter adds the agent's name and the outermost conversation to it. Hooks note an agent's other duties, such
 as condensing, around the functions that do them. The adapter depends only on the names of these functions.
+
+The stage is the name of the agent. A sub-agent has its registered name, the main agent its model's
+``usage_id``, else ``agent``. Other duties are below the agent: ``agent/condenser``, ``critic``, ``security``,
+``title``, ``agent-hook/<name>``, ``prompt-hook/<name>``, or the name of a tool that calls a model. The
+session is the outermost conversation.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any, Self
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, framework, replacements
 
 with framework():
     from openhands.sdk.agent import Agent
@@ -34,14 +39,11 @@ with framework():
     from openhands.sdk.security.analyzer import SecurityAnalyzerBase
     from openhands.sdk.subagent.registry import AgentFactory
 
-from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller, holding
 from agentspec.adapters.client_requests import log_tags, logger
 from agentspec.adapters.headers import lacking
-from agentspec.adapters.hooks import Undo, hinted
+from agentspec.adapters.hooks import hinted
 from agentspec.adapters.litellm import gets_tags
-from agentspec.adapters.replacement import Tagging
-from agentspec.adapters.tagging import begin_tagging
 
 __all__ = ["instrument"]
 
@@ -128,29 +130,6 @@ def _caller_of(llm: Any, context: LLMCallContext) -> Caller:
     return hinted(*lineage.agent, *duty, session=lineage.outermost, by="OpenHands' agent name")
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every conversation of this process, existing ones included, until undone.
-
-    The stage is the name of the agent. A sub-agent has its registered name, the main agent its model's
-    ``usage_id``, else ``agent``. Other duties are below the agent: ``agent/condenser``, ``critic``,
-    ``security``, ``title``, ``agent-hook/<name>``, ``prompt-hook/<name>``, or the name of a tool that calls a
-    model. The session is the outermost conversation. Explicit headers stay. The latest active
-    instrumentation sets the workflow.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``repair``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return begin_tagging(_TAGGING, workflow, hosts)
-
-
 def _tagging(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     @wraps(original)
     def options_of(llm: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -228,12 +207,15 @@ def _dutiful(original: Callable[..., Any], name: _Name) -> Callable[..., Any]:
     return ado if iscoroutinefunction(original) else do
 
 
-_TAGGING = Tagging(
-    (llm_module, "select_chat_options", _tagging),
-    (llm_module, "select_responses_options", _tagging),
-    (LocalConversation, "__init__", _descending),
-    (AgentFactory, "factory_func", _naming),
-    (Agent, "step", _answering),
-    (Agent, "astep", _answering),
-    *((owner, function, partial(_dutiful, name=name)) for owner, function, name in _DUTIES),
+_TAGGING = Instrumentation(
+    replacements(
+        (llm_module, "select_chat_options", _tagging),
+        (llm_module, "select_responses_options", _tagging),
+        (LocalConversation, "__init__", _descending),
+        (AgentFactory, "factory_func", _naming),
+        (Agent, "step", _answering),
+        (Agent, "astep", _answering),
+        *((owner, function, partial(_dutiful, name=name)) for owner, function, name in _DUTIES),
+    )
 )
+instrument = _TAGGING.instrument

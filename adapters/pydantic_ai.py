@@ -5,6 +5,8 @@
 
 A hook on the capability that wraps a run notes its agent. PydanticAI carries context variables set there to
 the run's requests, tools and output functions in any task, and resets them at the end.
+
+The stage is the name of the agent. The session is the conversation of the outermost run.
 """
 
 from __future__ import annotations
@@ -12,43 +14,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentspec.adapters.frameworks import framework
+from agentspec.adapters.instrumentation import Instrumentation, Undo, framework
 
 with framework():
     from pydantic_ai import RunContext
     from pydantic_ai.capabilities import CombinedCapability
 
-from agentspec.adapters.allowed_hosts import Hosts
 from agentspec.adapters.caller import Caller
-from agentspec.adapters.hooks import Hooks, Undo, hinted, note_caller
+from agentspec.adapters.hooks import hinted, note_caller
+from agentspec.adapters.openai import CLIENT
 
 __all__ = ["instrument"]
 
 
-def instrument(*, workflow: str | None = None, hosts: Hosts | None = None) -> Undo:
-    """Tag the calls of every agent, existing ones included, until undone.
-
-    The stage is the name of the agent. The session is the conversation of the outermost run.
-
-    Args:
-        workflow: prefix of every stage, e.g. ``support``.
-        hosts: further servers that get tags, besides private ones and the gateway; see ``openai.instrument``.
-
-    Returns:
-        function that removes the instrumentation.
-
-    Raises:
-        StageError: ``workflow`` is malformed.
-        ConfigError: ``hosts`` is malformed.
-    """
-    return _HOOKS.instrument(workflow, hosts)
-
-
-def _put() -> Iterator[Undo]:
+def _changes() -> Iterator[Undo]:
     yield note_caller(CombinedCapability, "wrap_run", _run)  # the root of every run's capabilities
 
 
-_HOOKS = Hooks(_put)
+instrument = Instrumentation(_changes, beneath=CLIENT).instrument
 
 
 def _run(capability: Any, ctx: RunContext[Any], **kwargs: Any) -> Caller:

@@ -76,7 +76,8 @@ class Waiting:
             return
         try:
             module = importlib.import_module(f"agentspec.adapters.{adapter}")
-            if hasattr(module, "instrument"):  # else its import is still in progress
+            if hasattr(module, "instrument") and framework in self._frameworks:
+                # else its import is still in progress, or ended with this
                 self._frameworks.discard(framework)
                 self.begin(module)
         except Exception as error:

@@ -9,7 +9,9 @@ import pytest
 from openai._base_client import BaseClient
 
 from agentspec.adapters.caller import CALLER, Caller, calling
-from agentspec.adapters.hooks import Hooks, Undo, below, following_parts_by, hinted, note_caller, parts_by
+from agentspec.adapters.hooks import below, hinted, kept_for, note_caller
+from agentspec.adapters.instrumentation import Instrumentation, Undo
+from agentspec.adapters.openai import CLIENT
 from agentspec.errors import AdapterError, StageError
 
 ID = "3f2504e0-4f89-11d3-9a0c-0305e82c3301"
@@ -99,9 +101,9 @@ async def test_streams_are_closed_with_what_reads_them() -> None:
         finally:
             closed.append("asynchronous")
 
-    parts, later = parts_by(Caller(), plain()), following_parts_by(Caller(), asynchronous())
+    parts, later = kept_for(Caller(), plain()), kept_for(Caller(), asynchronous())
     assert next(parts) == await anext(later) == 1
-    parts.close()  # type: ignore[attr-defined]
+    parts.close()
     await later.aclose()
     assert closed == ["plain", "asynchronous"]
 
@@ -113,19 +115,19 @@ def test_hooks_that_cannot_be_put_in_place_change_nothing() -> None:
 
     before, tagging = dict(vars(Agent)), vars(BaseClient)["_build_request"]
     with pytest.raises(AdapterError, match=r"Agent has no 'no such method'"):
-        Hooks(put).instrument(None)
+        Instrumentation(put, beneath=CLIENT).instrument()
     with pytest.raises(StageError):
-        Hooks(put).instrument("a//b")
+        Instrumentation(put, beneath=CLIENT).instrument(workflow="a//b")
     assert dict(vars(Agent)) == before
     assert vars(BaseClient)["_build_request"] is tagging
 
 
 def test_they_are_there_once() -> None:
-    hooks = Hooks(lambda: iter([note_caller(Agent, "ask", caller_of)]))
+    hooks = Instrumentation(lambda: iter([note_caller(Agent, "ask", caller_of)]), beneath=CLIENT)
     original = vars(Agent)["ask"]
-    first = hooks.instrument(None)
+    first = hooks.instrument()
     replaced = vars(Agent)["ask"]
-    last = hooks.instrument(None)
+    last = hooks.instrument()
     assert vars(Agent)["ask"] is replaced is not original
     first()
     first()

@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from agentspec.adapters import threads
+from agentspec.adapters.block import OpenBlocks
 from agentspec.adapters.openai import instrument, stage
 from tests.adapters.support.strangers import Server, serving_every_name
 
@@ -92,7 +92,7 @@ def test_a_plain_thread_warns_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    blocks = threads.OpenBlocks()
+    blocks = OpenBlocks()
     monkeypatch.setattr("agentspec.adapters.block.OPEN_BLOCKS", blocks)
     monkeypatch.setattr("agentspec.adapters.client_requests.OPEN_BLOCKS", blocks)
 

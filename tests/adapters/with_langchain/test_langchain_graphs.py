@@ -200,7 +200,7 @@ async def test_little_is_kept_of_runs_whose_end_is_never_told(monkeypatch: pytes
 
     monkeypatch.setattr(adapter, "MAX_RUNS", 2)
     runs: OrderedDict[Any, Any] = OrderedDict()
-    monkeypatch.setattr(adapter._LISTENING.listener, "_runs", runs)
+    monkeypatch.setattr(adapter.LISTENER, "_runs", runs)
     undo = adapter.instrument()
     for _ in range(4):
         begun.clear()
@@ -214,7 +214,7 @@ async def test_little_is_kept_of_runs_whose_end_is_never_told(monkeypatch: pytes
 
 
 async def test_nothing_is_kept_of_runs_that_are_over(model: Any, engine: Any) -> None:
-    from agentspec.adapters.langchain import _LISTENING
+    from agentspec.adapters.langchain import LISTENER
 
     def fail(state: Any) -> Any:
         raise KeyError("on purpose")
@@ -224,4 +224,4 @@ async def test_nothing_is_kept_of_runs_that_are_over(model: Any, engine: Any) ->
         await graph.ainvoke({})
     async with aclosing(graph.astream({})) as parts:
         await anext(parts)
-    assert _LISTENING.listener._runs == {}
+    assert LISTENER._runs == {}

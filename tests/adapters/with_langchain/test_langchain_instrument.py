@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ def replaced() -> list[Any]:
 @pytest.fixture
 def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate a process that has made no model of ours."""
-    monkeypatch.setattr(adapter, "_LISTENING", adapter.Listening())
+    monkeypatch.setattr(adapter.LISTENING, "_users", [])
+    monkeypatch.setattr(adapter.LISTENING, "_undoing", ExitStack())
+    adapter.listen_for_good.cache_clear()
 
 
 def traces() -> list[Any]:
@@ -48,7 +51,7 @@ def handlers_of(manager: Any) -> list[Any]:
 def test_nothing_is_left_behind(fields: dict[str, Any]) -> None:
     before = traces()
     undoing = [instrument(workflow=name) for name in "abc"]
-    assert adapter._LISTENING.listener in handlers_of(CallbackManager)
+    assert adapter.LISTENER in handlers_of(CallbackManager)
     create_agent(ChatOpenAI(**fields), name="writer").invoke({"messages": [("user", "hi")]})
     other = contextvars.Context()
     for undo in (undoing[1], undoing[0], undoing[0]):
@@ -58,7 +61,7 @@ def test_nothing_is_left_behind(fields: dict[str, Any]) -> None:
     thread.join()
     assert all(one is other for one, other in zip(traces(), before, strict=True))
     assert adapter._CALLER.get() is None
-    assert adapter._LISTENING.listener._runs == {}
+    assert adapter.LISTENER._runs == {}
 
 
 @pytest.mark.usefixtures("nobody_listens")

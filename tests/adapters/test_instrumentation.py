@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from agentspec.adapters import replacement
-from agentspec.adapters.replacement import Tagging, replace_method
+from agentspec.adapters import instrumentation
+from agentspec.adapters.instrumentation import Instrumentation, replace_method, replacements
 from agentspec.errors import AdapterError
 
 
@@ -20,18 +20,19 @@ def tagging(original: Callable[..., list[str]]) -> Callable[..., list[str]]:
 
 def test_what_cannot_be_replaced_as_a_whole_stays_as_it_was() -> None:
     before = dict(vars(Client))
-    incomplete = Tagging((Client, "build", tagging), (Client, "send", tagging))
-    with pytest.raises(AdapterError, match=r"test_replacement\.Client has no 'send'"):
-        incomplete.instrument("flow")
+    incomplete = Instrumentation(replacements((Client, "build", tagging), (Client, "send", tagging)))
+    with pytest.raises(AdapterError, match=r"test_instrumentation\.Client has no 'send'"):
+        incomplete.instrument(workflow="flow")
     assert dict(vars(Client)) == before
     assert not incomplete.is_in_force
-    with pytest.raises(AdapterError, match=r"replacement has no 'send'"):
-        replace_method(replacement, "send", tagging)
+    with pytest.raises(AdapterError, match=r"instrumentation has no 'send'"):
+        replace_method(instrumentation, "send", tagging)
 
 
 def test_a_method_that_is_replaced_twice_is_put_back() -> None:
     original = vars(Client)["build"]
-    undo = Tagging((Client, "build", tagging), (Client, "build", tagging)).instrument(None)
+    twice = Instrumentation(replacements((Client, "build", tagging), (Client, "build", tagging)))
+    undo = twice.instrument()
     assert Client().build() == ["tagged", "tagged"]
     undo()
     assert vars(Client)["build"] is original
