@@ -9,7 +9,7 @@
     │   ├── TokenError             token array of wrong dtype, shape or sign     (ValueError)
     │   ├── ForkedForestError      the forest belongs to the parent process
     │   └── ForestFileError        a forest can't be saved there, or loaded from it
-    │       └── UnusableForestError    a forest file that is damaged, too new or of another vocabulary
+    │       └── UnusableForestError    a forest file that is damaged, or of another format or vocabulary
     ├── CheckpointError        a model directory can't be loaded                 (ValueError)
     ├── RequestError           the client's request is at fault                  (ValueError)
     │   ├── ContextLengthError     prompt + max_tokens do not fit the context
@@ -72,7 +72,7 @@ class ForestFileError(ForestError):
 
 
 class UnusableForestError(ForestFileError):
-    """A forest file is damaged, too new, or of another vocabulary. Nothing changed."""
+    """A forest file is damaged, or of another format or vocabulary. Nothing changed."""
 
 
 class CheckpointError(AgentSpecError, ValueError):

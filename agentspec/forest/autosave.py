@@ -37,7 +37,7 @@ class ForestAutosave:
     Args:
         save_every_s: seconds between two saves. None = ``SHARE`` times what the last one took, ``LEAST_S`` to
             ``MOST_S``. Saves run concurrently with the engine's steps.
-        is_strict: raise an error if a file is damaged, too new or of another vocabulary. Otherwise such a
+        is_strict: raise an error if a file is damaged, or of another format or vocabulary. Otherwise such a
             file is moved aside, and nothing is loaded.
         version: returns a value that changes with the trees; unchanged trees are not saved again. By default
             each value is new, and every save is made.

@@ -40,7 +40,7 @@ Loaded = TypeVar("Loaded")
 logger = logging.getLogger("agentspec")
 
 _MAGIC = b"AgentSpec forest"
-_VERSION = 4  # 1, 2, 3: models had another layout, and are left out
+_VERSION = 1
 _PREAMBLE = struct.Struct("<16sI")  # magic, version
 _HEADER = struct.Struct("<4sIQ")  # kind, bytes of the names, bytes of the arrays
 _CHECKSUM = struct.Struct("<I")
@@ -267,7 +267,7 @@ class ForestReader:
     """The models and outputs of a file, in its order. Each iteration reads the file once more.
 
     An iteration that reaches the end has verified that the file is whole and valid. Otherwise
-    it raises ForestFileError. The models of a file of an earlier format are left out.
+    it raises ForestFileError.
 
     Attributes:
         path: the file.
@@ -276,9 +276,7 @@ class ForestReader:
     def __init__(self, path: Path, file: BinaryIO, vocabulary: str) -> None:
         self.path = path
         self._file = file
-        self._version = self._checked_version()
-        if self._version < _VERSION:
-            logger.info("%s has the format %d: its models are left out", path, self._version)
+        self._check_version()
         kind, names, _ = self._chunk()
         if kind != b"HEAD" or not isinstance(names.get("vocabulary"), str):
             raise self._broken("it does not begin as one")
@@ -301,25 +299,21 @@ class ForestReader:
             item = self._item(*chunk)
             if isinstance(item, SavedOutputs):
                 totals.add(item)
-            if isinstance(item, SavedOutputs) or self._version == _VERSION:
-                yield item
+            yield item
             end = self._file.tell()
         if chunk[1] != asdict(totals.saved(end)) or self._file.tell() != self.num_bytes:
             raise self._broken("it does not end as one")
 
-    def _checked_version(self) -> int:
+    def _check_version(self) -> None:
         if not _MAGIC.startswith(self._file.read(len(_MAGIC))):
             raise _not_a_forest(self.path)
         self._file.seek(0)
         version: int = _PREAMBLE.unpack(self._read(_PREAMBLE.size))[1]
-        if version == 0:
-            raise self._broken("it does not begin as one")
-        if version > _VERSION:
+        if version != _VERSION:
             raise UnusableForestError(
-                f"{str(self.path)!r} has the format {version}, but this version of AgentSpec reads "
-                f"formats up to {_VERSION}: use a newer one"
+                f"{str(self.path)!r} has the format {version}, but this version of AgentSpec reads the "
+                f"format {_VERSION}: name another file"
             )
-        return version
 
     def _chunk(self) -> tuple[bytes, dict[str, Any], bytes]:
         header = self._read(_HEADER.size)
@@ -356,7 +350,7 @@ def reading(path: str | os.PathLike[str], vocabulary: str) -> Iterator[ForestRea
 
     Raises:
         ForestFileError: it can't be read, or is not a forest.
-        UnusableForestError: it is damaged, too new, or of another vocabulary.
+        UnusableForestError: it is damaged, or of another format or vocabulary.
     """
     path = Path(path)
     try:

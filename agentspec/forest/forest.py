@@ -502,7 +502,7 @@ class Forest:
 
         Raises:
             ForestFileError: the file can't be read, or is not a forest.
-            UnusableForestError: it is damaged, too new, or of another vocabulary.
+            UnusableForestError: it is damaged, or of another format or vocabulary.
             ConfigError: the vocabulary is not a string, or empty.
         """
         _check_vocabulary(vocabulary)

@@ -19,7 +19,7 @@ Integers = NDArray[np.int_]
 NUM_CONTEXT_CELLS = 10 * 7 * 7 * 8 + 6 * 5 * 7  # contexts, lengths, totals, shares; the own text
 NUM_HASHED_CELLS = 12_288
 NUM_WEIGHT_SETS = 64 + 32  # of each set of trees, of each kind
-NUM_INPUTS, PADDING = 17, 2
+NUM_INPUTS = 17
 NUM_DEPTHS, NUM_STEPS = 8, 33
 UNITS = 55.0
 _COUNT_BIT = 10  # of a context's cell: the count's first bit; those before it are the stretched share
@@ -36,11 +36,7 @@ _STATE = np.dtype(
         ("contexts", "<u2", NUM_CONTEXT_CELLS),
         ("hashed", "<u2", NUM_HASHED_CELLS),
         # with the bias and the number of outcomes
-        (
-            "weights",
-            [("of", "<f4", NUM_INPUTS + 1), ("padding", "<f4", PADDING), ("num", "<f4")],
-            NUM_WEIGHT_SETS,
-        ),
+        ("weights", [("of", "<f4", NUM_INPUTS + 1), ("num", "<f4")], NUM_WEIGHT_SETS),
         ("calibration", "<f4", (NUM_DEPTHS, NUM_STEPS)),
     ]
 )

@@ -261,17 +261,3 @@ def test_a_request_without_its_model_drafts_by_the_papers_rule():
     for request, model in ((0, None), (1, gone)):
         core.start(request, group, ids([9, 1, 2, 3]), NO_TOKENS, [(index, 3)], True, options, False, model)
         assert core.step(*flat({request: []}), 4)[0].tolist() == [4, 5, 6]
-
-
-def test_a_models_state_is_checked_before_it_is_one():
-    core = ForestCore(5, 1 << 30)
-    group = core.create_group(1 << 30)
-    state = core.model_state(core.create_model(group))
-    before = core.memory_bytes()
-    for wrong in (b"", state[:-1], state + b"\0", state[:-4] + np.float32("nan").tobytes()):
-        with pytest.raises(ConfigError):
-            core.restore_model(group, wrong)
-        with pytest.raises(ConfigError):
-            ForestCore.check_model_state(wrong)
-    assert core.memory_bytes() == before
-    assert core.model_state(core.restore_model(group, state)) == state

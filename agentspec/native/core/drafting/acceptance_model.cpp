@@ -1,12 +1,10 @@
 #include "core/drafting/acceptance_model.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <string>
-#include <type_traits>
 
+#include "core/bytes.hpp"
 #include "core/drafting/acceptance_prior.hpp"
 #include "core/error.hpp"
 
@@ -28,6 +26,10 @@ constexpr float kLeastTold = 8;               // outcomes of weights that other 
 constexpr float kMostMerged = 1000;           // outcomes that either side's weights are worth in a merge
 
 }  // namespace
+
+auto& AcceptanceModel::weights_of(auto& model, std::size_t set) {
+  return set < model.by_trees_.size() ? model.by_trees_[set] : model.by_kind_[set - model.by_trees_.size()];
+}
 
 AcceptanceModel AcceptanceModel::without_prior() { return AcceptanceModel(Blank{}); }
 
@@ -93,15 +95,36 @@ const AcceptanceModel& AcceptanceModel::of_prior() {
 }
 
 AcceptanceModel::AcceptanceModel(std::span<const std::byte> state) {
-  static_assert(std::is_trivially_copyable_v<AcceptanceModel>);
-  static_assert(sizeof(AcceptanceModel) == sizeof(contexts_) + sizeof(hashed_) + sizeof(by_trees_) +
-                                               sizeof(by_kind_) + sizeof(calibration_));
-  if (state.size() != sizeof(*this)) {
-    throw ConfigError("the state of a model has " + std::to_string(sizeof(*this)) + " bytes, not " +
+  if (state.size() != kStateBytes) {
+    throw ConfigError("the state of a model has " + std::to_string(kStateBytes) + " bytes, not " +
                       std::to_string(state.size()));
   }
-  std::memcpy(static_cast<void*>(this), state.data(), state.size());
+  ByteReader reader(state, "the state of a model");
+  for (ContextCell& cell : contexts_) cell = ContextCell::decoded(reader.get<std::uint16_t>());
+  for (HashedCell& cell : hashed_) cell = HashedCell::decoded(reader.get<std::uint16_t>());
+  for (std::size_t set = 0; set < kNumSets; ++set) {
+    Weights& weights = weights_of(*this, set);
+    weights = {};
+    for (float& weight : std::span(weights.of).first<kBias + 1>()) weight = reader.get_float();
+    weights.num_learned = reader.get_float();
+  }
+  for (auto& steps : calibration_)
+    for (float& p : steps) p = reader.get_float();
   if (!is_sound()) throw ConfigError("the state of a model holds a number that no model learns");
+}
+
+std::vector<std::byte> AcceptanceModel::state() const {
+  ByteWriter writer(kStateBytes);
+  for (const ContextCell& cell : contexts_) writer.put(cell.encoded());
+  for (const HashedCell& cell : hashed_) writer.put(cell.encoded());
+  for (std::size_t set = 0; set < kNumSets; ++set) {
+    const Weights& weights = weights_of(*this, set);
+    for (const float weight : std::span(weights.of).first<kBias + 1>()) writer.put(weight);
+    writer.put(weights.num_learned);
+  }
+  for (const auto& steps : calibration_)
+    for (const float p : steps) writer.put(p);
+  return writer.take();
 }
 
 // Comparisons with NaN are false.
@@ -184,23 +207,18 @@ void AcceptanceModel::adapt(const Evidence& evidence, bool is_accepted) {
 
 // ---- other engines' models ----------------------------------------------------------------------------
 
-auto& AcceptanceModel::weights_of(auto& model, std::size_t set) {
-  return set < model.by_trees_.size() ? model.by_trees_[set] : model.by_kind_[set - model.by_trees_.size()];
-}
-
 ModelUpdate AcceptanceModel::tell(AcceptanceModel& told) const {
   ModelUpdate update;
   const auto add_changed = [](const auto& cells, const auto& before, auto& changed) {
     for (std::size_t i = 0; i < cells.size(); ++i) {
-      const auto raw = [](const auto& cell) { return std::bit_cast<std::uint16_t>(cell); };
-      if (raw(cells[i]) == raw(before[i])) continue;  // most of them
+      if (cells[i].encoded() == before[i].encoded()) continue;  // most of them
       const auto cell = cells[i].since(before[i]);
       if (cell.count > 0) changed.push_back({static_cast<std::uint16_t>(i), cell});
     }
   };
   add_changed(contexts_, told.contexts_, update.contexts);
   add_changed(hashed_, told.hashed_, update.hashed);
-  for (std::size_t set = 0; set < by_trees_.size() + by_kind_.size(); ++set) {
+  for (std::size_t set = 0; set < kNumSets; ++set) {
     const Weights &now = weights_of(*this, set), &before = weights_of(told, set);
     const bool is_uncounted = before.num_learned >= kMostLearned && now.of != before.of;
     const float num_new = is_uncounted ? kMostMerged : now.num_learned - before.num_learned;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "core/drafting/cells.hpp"
 #include "core/drafting/evidence.hpp"
@@ -25,10 +26,12 @@ class AcceptanceModel {
   /// Starts without the prior, with estimates that trust the counts more, the more evidence there is.
   static AcceptanceModel without_prior();
 
-  /// Restores a model from a copy of its state(). Throws ConfigError if `state` can't be one.
+  /// Restores a model from its state(). Throws ConfigError if `state` can't be one.
   explicit AcceptanceModel(std::span<const std::byte> state);
-  /// Everything learned so far, in its memory layout.
-  std::span<const std::byte> state() const { return std::as_bytes(std::span(this, 1)); }
+  /// Returns everything learned so far as bytes that any machine reads, little-endian: the cells of contexts
+  /// and the hashed cells as uint16; for each set of weights 17 weights, the bias and the number of outcomes;
+  /// for each depth the 33 steps of the calibration, all as float32. O(its size). Throws std::bad_alloc.
+  std::vector<std::byte> state() const;
 
   /// Returns a probability strictly between 0 and 1. O(inputs).
   double estimate(const Evidence& evidence) const;
@@ -49,6 +52,10 @@ class AcceptanceModel {
   static constexpr std::size_t kNumSteps = 33;  // of the final calibration, which interpolates between them
   static constexpr std::size_t kBias = Evidence::kNumInputs;       // the input that is always 1
   static constexpr std::size_t kNumWeights = (kBias / 4 + 1) * 4;  // with zeros, for vector units
+  static constexpr std::size_t kNumSets = Evidence::kNumTreeSets + Evidence::kNumKinds;  // of weights
+  static constexpr std::size_t kStateBytes =
+      2 * (Evidence::kNumContextCells + Evidence::kNumOwnCells + Evidence::kNumHashedCells) +
+      4 * (kNumSets * (kBias + 2) + kNumDepths * kNumSteps);
 
   /// Stretched shares, 0 where there is no evidence; then 1 and zeros.
   using Inputs = std::array<float, kNumWeights>;

@@ -14,6 +14,12 @@ float stretched_after(float stretched, int count, bool is_accepted) {
   return stretch(share + ((is_accepted ? 1 : 0) - share) / (count + 1));
 }
 
+/// Returns the number in the lowest bits, in two's complement.
+int signed_of(std::uint16_t stored, int num_bits) {
+  const int sign = 1 << (num_bits - 1);
+  return ((stored & (2 * sign - 1)) ^ sign) - sign;
+}
+
 constexpr int kUncounted = 4;  // outcomes of a cell that has counted all it can, and has changed since
 
 /// Returns the mean of two shares, stretched, by their counts.
@@ -63,6 +69,13 @@ ContextCell ContextCell::of(double p, int count) {
   return cell;
 }
 
+ContextCell ContextCell::decoded(std::uint16_t stored) {
+  ContextCell cell{};
+  cell.stretched = static_cast<std::int16_t>(signed_of(stored, 10));
+  cell.count = static_cast<std::uint16_t>(stored >> 10);
+  return cell;
+}
+
 ContextCell ContextCell::learned(bool is_accepted) const {
   ContextCell cell{};
   cell.stretched =
@@ -83,6 +96,14 @@ ContextCell ContextCell::merged(ContextCell other) const {
   ContextCell cell{};
   cell.stretched = static_cast<std::int16_t>(mean(stretched, count, other.stretched, other.count));
   cell.count = static_cast<std::uint16_t>(std::min(count + other.count, kMostSeen));
+  return cell;
+}
+
+HashedCell HashedCell::decoded(std::uint16_t stored) {
+  HashedCell cell{};
+  cell.stretched = static_cast<std::int16_t>(signed_of(stored, 7));
+  cell.count = static_cast<std::uint16_t>(stored >> 7 & 0xF);
+  cell.tag = static_cast<std::uint16_t>(stored >> 11);
   return cell;
 }
 

@@ -19,6 +19,9 @@ struct ContextCell {
   std::uint16_t count : 6;      // weight of the estimate, in tokens
 
   static ContextCell of(double p, int count);
+  /// The cell as it is stored: `stretched` in the lowest 10 bits (two's complement), then `count`.
+  std::uint16_t encoded() const { return static_cast<std::uint16_t>((stretched & 0x3FF) | count << 10); }
+  static ContextCell decoded(std::uint16_t stored);
   float value() const { return static_cast<float>(stretched) / kUnits; }
   ContextCell learned(bool is_accepted) const;
   /// Returns it with the outcomes since it was `before` as its count: 0 if there are none.
@@ -39,10 +42,15 @@ struct HashedCell {
   std::uint16_t count : 4;
   std::uint16_t tag : kTagBits;
 
+  /// The cell as it is stored: `stretched` in the lowest 7 bits (two's complement), then `count`, then `tag`.
+  std::uint16_t encoded() const {
+    return static_cast<std::uint16_t>((stretched & 0x7F) | count << 7 | tag << 11);
+  }
+  static HashedCell decoded(std::uint16_t stored);
   float value() const { return static_cast<float>(stretched) / kUnits; }
   /// A new owner takes over a cell of few tokens. Otherwise it makes it older.
   HashedCell learned(std::uint8_t owner, bool is_accepted) const;
-  /// As of a ContextCell. An owner that only became older has no outcomes.
+  /// As of a ContextCell. Aging a cell adds no outcomes.
   HashedCell since(HashedCell before) const;
   /// As of a ContextCell. Of two owners, the one with more tokens keeps the cell, and becomes older.
   HashedCell merged(HashedCell other) const;

@@ -70,10 +70,11 @@ ModelId ForestCore::restore_model(GroupId group, std::span<const std::byte> stat
 }
 
 std::vector<std::byte> ForestCore::model_state(ModelId id) {
-  std::vector<std::byte> state(sizeof(AcceptanceModel));
-  const auto lock = enter();
-  std::ranges::copy(registry_.model(id).state(), state.begin());
-  return state;
+  const auto copied = [&] {
+    const auto lock = enter();
+    return registry_.model(id);
+  };
+  return copied().state();
 }
 
 void ForestCore::drop_model(ModelId id) {
