@@ -64,7 +64,7 @@ FREE_THREADED_VENV := .venv-free-threaded
 FREE_THREADED_TESTS := tests/forest/test_forest.py \
 	tests/native/test_suffix_index.py tests/native/test_forest_core.py tests/native/test_threads.py
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
-SOURCES := agentspec gateway adapters benchmarks examples tests docs/site
+SOURCES := agentspec gateway adapters benchmarks lab examples tests docs/site
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -75,7 +75,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v1-plugin test-vllm-v1-scenarios test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
+.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v1-plugin test-vllm-v1-scenarios test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper methods test-lab model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -149,7 +149,7 @@ lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
 typecheck: $(STAMP)  ## mypy
-	@$(BIN)/mypy -p agentspec -p benchmarks -p examples -p docs.site -p tests
+	@$(BIN)/mypy -p agentspec -p benchmarks -p lab -p examples -p docs.site -p tests
 
 fmt: $(STAMP)  ## format everything
 	@$(BIN)/ruff check --fix $(SOURCES)
@@ -159,13 +159,12 @@ fmt: $(STAMP)  ## format everything
 docs: $(STAMP)  ## the documentation site in out/site (SERVE=1: serve it on 127.0.0.1:8001, rebuilt on change)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs $(if $(SERVE),serve --dev-addr 127.0.0.1:8001,build --quiet)
 
-bench: $(STAMP)  ## the benchmarks, each ending in one JSON line (TRACES=DIR: core and churn too, ARGS=--quick)
+bench: $(STAMP)  ## the benchmarks, each ending in one JSON line (TRACES=DIR: core too, ARGS=--quick)
 	@$(BIN)/python -m examples.agentic_sql --serve --once --json out/agentic_sql.json
 ifdef TRACES
 	@$(BIN)/python -m benchmarks core --traces $(TRACES) --json out/core.json --plot out/core.png $(ARGS)
-	@$(BIN)/python -m benchmarks churn --traces $(TRACES) --json out/churn.json --plot out/churn.png $(ARGS)
 else
-	@echo "core and churn were not measured: make bench TRACES=DIR, see python -m benchmarks --help"
+	@echo "core was not measured: make bench TRACES=DIR, see python -m benchmarks --help"
 endif
 
 bench-peer: $(STAMP)  ## what the core is measured against: arctic-inference, built from source
@@ -300,9 +299,15 @@ test-deploy: $(DEPLOY_TOOLS)/.unpacked  ## the chart with Helm 3 and 4, two gate
 fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES=100000)
 	@AGENTSPEC_FUZZ_CASES=$(or $(CASES),10000) $(BIN)/python -m pytest -s tests/gateway/openai/test_openapi.py $(ARGS)
 
+methods: $(STAMP)  ## the drafting methods live, on the bundled model (ARGS="--heads out/heads --questions 10")
+	@$(BIN)/python -m lab methods --json out/methods.json $(ARGS)
+
+test-lab: $(STAMP)  ## the tests of lab/, which no other target runs
+	@$(BIN)/python -m pytest lab/tests $(ARGS)
+
 paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
-	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see python -m benchmarks paper --help"; exit 2; }
-	@$(BIN)/python -m benchmarks paper --traces $(PAPER_TRACES) $(ARGS)
+	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see python -m lab paper --help"; exit 2; }
+	@$(BIN)/python -m lab paper --traces $(PAPER_TRACES) $(ARGS)
 
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
 	@$(BIN)/python -m examples.agentic_sql.training --compile

@@ -66,7 +66,6 @@ def build_parser() -> argparse.ArgumentParser:
         "stages", help="see and change the stages that a running server discovered", fill=_stages
     )
     commands.add_parser("top", help="show the saving of a running server, live", fill=_top)
-    commands.add_parser("bench", help="measure drafting and the gateway", fill=_bench)
     commands.add_parser("replay", help="estimate the saving on recorded calls", fill=_replay)
     return parser
 
@@ -159,12 +158,6 @@ def _stages(parser: argparse.ArgumentParser) -> None:
 
 def _top(parser: argparse.ArgumentParser) -> None:
     from agentspec.commands.top import add_options
-
-    add_options(parser)
-
-
-def _bench(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.bench import add_options
 
     add_options(parser)
 

@@ -18,7 +18,10 @@ from collections.abc import Iterable, Mapping
 from agentspec.errors import ConfigError
 
 # sorted by key
-REMOVED: Mapping[str, str] = {}
+REMOVED: Mapping[str, str] = {
+    "agentspec bench": "measure a program with `agentspec compare`, recorded calls with `agentspec replay`; "
+    "a checkout has `python -m benchmarks` and `python -m lab`.",
+}
 
 SERVE = "agentspec serve"
 PREFIX = "AGENTSPEC_"

@@ -5,44 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from agentspec.cli import CommandParser, run_command
-from benchmarks.churn import options as churn
+from agentspec.cli import run_command
 from benchmarks.core import options as core
 from benchmarks.fleet import options as fleet
 from benchmarks.gateway import options as gateway
 from benchmarks.gpu import options as gpu
-from benchmarks.load import options as load
-from benchmarks.methods import options as methods
-from benchmarks.open_text import options as open_text
-from benchmarks.paper import options as paper
-from benchmarks.persistence import options as persistence
-from benchmarks.price import options as price
-from benchmarks.prior import options as prior
-from benchmarks.saving import options as saving
-from benchmarks.scale import options as scale
-from benchmarks.stages import options as stages
-from benchmarks.tagging import options as tagging
+from benchmarks.harness.options import command_line
 from benchmarks.vllm import options as vllm
 
-BENCHMARKS = (
-    core,
-    churn,
-    persistence,
-    prior,
-    paper,
-    load,
-    price,
-    open_text,
-    methods,
-    saving,
-    stages,
-    tagging,
-    gateway,
-    fleet,
-    scale,
-    vllm,
-    gpu,
-)
+BENCHMARKS = (core, gateway, fleet, vllm, gpu)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,10 +23,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
-    parser: argparse.ArgumentParser = CommandParser(
-        prog="python -m benchmarks", description="Measure what this project promises."
+    return command_line(
+        "python -m benchmarks", "Measure what this project promises.", "benchmarks", BENCHMARKS
     )
-    benchmarks = parser.add_subparsers(title="benchmarks", required=True, metavar="BENCHMARK")
-    for benchmark in BENCHMARKS:
-        benchmark.add_options(benchmarks)
-    return parser

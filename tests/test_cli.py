@@ -91,7 +91,6 @@ def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.Captur
         ["serve", "--port", "65536"],
         ["serve", "--price", "2"],
         ["serve", "--device", "abacus"],
-        ["bench", "load", "--clients", "1,0"],
         ["serve", "--max-num-seqs", "8"],  # an option of vLLM, which does not serve the bundled model
         ["replay", "calls.jsonl", "--max-num-seqs", "8"],
     ],

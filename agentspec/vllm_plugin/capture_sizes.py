@@ -2,7 +2,7 @@
 
 vLLM pads a step to the next captured size. So a draft token is free up to that size, and the one beyond it
 costs a whole stair. The price of a draft token (``StepCost``) is the mean slope. It is learned from true
-counts, not from padded ones: those hardly vary, so they give no evidence where tokens are free (docs/log.md).
+counts, not from padded ones: those hardly vary, so they give no evidence where tokens are free (lab/log).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The kernel gives each draft token the temperature, top-p and top-k of its request. Without the replacement,
 sampled requests get arbitrary values under any speculative method. Their outputs change (vLLM 0.32;
-docs/log.md).
+lab/log).
 """
 
 from __future__ import annotations

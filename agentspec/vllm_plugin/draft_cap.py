@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 SPARE_BYTES = 1 << 30  # vLLM leaves a tenth of the GPU to itself, 8 GB of 80
-MOST_COPIED_TOKENS = 20_000  # 0.5 to 1.8 ms (docs/log.md)
+MOST_COPIED_TOKENS = 20_000  # 0.5 to 1.8 ms (lab/log)
 _PADDING_COST = 1 / 16  # of a copied token: each copy is padded to the longest output
 # bytes per draft token and word of the vocabulary
 _SAMPLING_BYTES = 26  # logits 2, two copies 4 each, sorted 4 and their places 8, chances 4

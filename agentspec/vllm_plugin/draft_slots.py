@@ -20,7 +20,7 @@ from agentspec.stages import StageKey
 DRAFTED, DRAFTS = "agentspec_drafted", "agentspec_drafts"
 LATE_DRAFTS = "drafts"  # attribute of our StepOutput: returns the drafts
 
-WORTH = 1.4  # least chance of acceptance in a slot, in prices; chosen on recorded calls, see docs/log.md
+WORTH = 1.4  # least chance of acceptance in a slot, in prices; chosen on recorded calls, see lab/log
 WINDOW = 128  # drafts of a case, after which they count half
 FEW = 4  # drafts that say nothing yet
 MOST_CASES = 4096

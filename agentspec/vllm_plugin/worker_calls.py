@@ -49,7 +49,7 @@ class Pauses:
 
     vLLM polls without a pause, which takes a whole core. On a CPU other processes need it. Here it sleeps for
     most of the time that such a step has taken at least, and polls for the rest. With many requests it pauses
-    between two looks, too (docs/log.md).
+    between two looks, too (lab/log).
 
     Args:
         clock: seconds from any beginning.

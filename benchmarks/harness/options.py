@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+from agentspec.cli import CommandParser
 from agentspec.commands import option_types
 from agentspec.reporting.report import Outputs
 
@@ -17,6 +18,25 @@ if TYPE_CHECKING:
     SizesT = TypeVar("SizesT", bound=DataclassInstance)
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class HasOptions(Protocol):
+    """The module ``options`` of a benchmark."""
+
+    @property
+    def add_options(self) -> Callable[[Subparsers], None]:
+        """Return the function that adds the benchmark's command."""
+
+
+def command_line(
+    prog: str, description: str, title: str, benchmarks: Sequence[HasOptions]
+) -> argparse.ArgumentParser:
+    """Return a parser with one command per benchmark."""
+    parser: argparse.ArgumentParser = CommandParser(prog=prog, description=description)
+    commands = parser.add_subparsers(title=title, required=True, metavar=title.removesuffix("s").upper())
+    for benchmark in benchmarks:
+        benchmark.add_options(commands)
+    return parser
 
 
 def add_traces(parser: argparse.ArgumentParser, *, required: bool = True, purpose: str = "") -> None:

@@ -114,6 +114,6 @@ class Scorecard:
             found: dict[str, Any] = json.loads(path.read_text())["parts"]
         except (ValueError, KeyError, TypeError):
             raise ConfigError(
-                f"{str(path)!r} was not written by `python -m benchmarks {self.benchmark}`: name another file"
+                f"{str(path)!r} was not written by the benchmark {self.benchmark!r}: name another file"
             ) from None
         return found

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentspec.generation import GenerationRequest
 from agentspec.wire import XARGS_FIELD
-from benchmarks.load import calls
+from benchmarks.harness import calls
 
 MODEL_NAME = "agentspec-sql"
 CALLS_PER_QUESTION = 7

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from docs.site.reference import PAGES
 
 OUTSIDE = re.compile(
-    r"\]\((?:\.\./)+((?:agentspec|benchmarks|deploy|examples|gateway|tests|[A-Z]+\.md)[^)]*)\)"
+    r"\]\((?:\.\./)+((?:agentspec|benchmarks|deploy|examples|gateway|lab|tests|[A-Z]+\.md)[^)]*)\)"
 )
 
 

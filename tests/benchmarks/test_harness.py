@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.reporting.report import Announce, Outputs, run
+from agentspec.reporting.report import Announce, Outputs
 from benchmarks.command import build_parser
 from benchmarks.harness.scorecard import Bar, Scorecard
-from benchmarks.stages import run as stages
 
 CARD = Scorecard("card", "a card", [Bar("errors", "one", "num_errors", le, 0)], lambda parts: {})
 
@@ -48,12 +47,3 @@ def test_a_part_that_fails_costs_only_itself(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no traces"):
         CARD.run(["one", "two"], measure, dict, Outputs(json=path))
     assert set(json.loads(path.read_text())["parts"]) == {"one"}
-
-
-@pytest.mark.slow
-def test_the_report_of_stages(tmp_path: Path) -> None:
-    path = tmp_path / "stages.json"
-    assert run(lambda announce: stages.make_report(None, 20, 1, 1, announce), Outputs(json=path)) == 0
-    line = json.loads(path.read_text())
-    assert line["by_data"]["agentic_sql"]["ours"]["ari"] is not None
-    assert line["provenance"]["arguments"] == {"calls": 20, "variants": 1, "seed": 1}

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_every_command_is_shown_with_its_own_options() -> None:
     page = command_line()
-    for command in "serve init run key doctor forest stages top bench replay".split():
+    for command in "serve init run key doctor forest stages top replay".split():
         assert f"## `agentspec {command}`" in page
     assert "--engine-url URL" in page
     assert "## `agentspec forest save`" in page

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from agentspec.cli import build_parser
-from agentspec.commands.bench import RENAMED
 from tests.installed.support.environment import Environment
 
 ROOT = Path(__file__).parents[2]
@@ -24,13 +23,6 @@ ADAPTERS = sorted(  # modules that import a framework
 CALL = '{"messages": [{"role": "user", "content": "Who?"}], "response": "I."}\n'
 # paths that only the repository has, outside of URLs
 UNSHIPPED = re.compile(r"(?<![\w/.])(?:docs|deploy)/[\w./-]+\.(?:md|yaml)")
-
-
-def commands() -> Iterator[tuple[str, ...]]:
-    """Yield every command, and the benchmark that needs no checkout."""
-    for command in subcommands(build_parser()):
-        yield (command,)
-    yield ("bench", "engine")
 
 
 def subcommands(parser: argparse.ArgumentParser) -> list[str]:
@@ -50,9 +42,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", list(commands()), ids=" ".join)
-def test_help(installed: Environment, command: tuple[str, ...], tmp_path: Path) -> None:
-    run = installed.run("agentspec", *command, "--help", cwd=tmp_path)
+@pytest.mark.parametrize("command", subcommands(build_parser()))
+def test_help(installed: Environment, command: str, tmp_path: Path) -> None:
+    run = installed.run("agentspec", command, "--help", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     assert not UNSHIPPED.search(run.stdout)
 
@@ -66,7 +58,6 @@ def test_help(installed: Environment, command: tuple[str, ...], tmp_path: Path) 
         (["replay", "calls.jsonl", "--jobs", "2"], "mistral_common", "bench"),
         (["replay", "calls.jsonl", "--tokenizer", "plain"], "tokenizers", "engine"),
         (["replay", "calls.jsonl", "--plot", "replay.svg"], "matplotlib", "bench"),
-        (["bench", "engine", "--trace", "calls.jsonl"], "torch", "engine"),
     ],
 )
 def test_what_needs_more_says_so(
@@ -78,18 +69,9 @@ def test_what_needs_more_says_so(
     assert "Traceback" not in run.stderr
 
 
-@pytest.mark.parametrize("name", ["load", *RENAMED])
-def test_a_benchmark_of_the_repository(installed: Environment, name: str, tmp_path: Path) -> None:
-    run = installed.run("agentspec", "bench", name, "--traces", "x", cwd=tmp_path)
-    assert run.returncode == 1
-    [sentence] = run.stderr.splitlines()
-    assert sentence.endswith(f"part of the repository: run `python -m benchmarks {name}` in a checkout")
-
-
 @pytest.mark.parametrize(
     ("benchmark", "package"),
     [
-        (["tagging"], "openai"),
         (["gateway"], "matplotlib"),
         (["vllm"], "psutil"),
         (["core", "--traces", "."], "matplotlib"),

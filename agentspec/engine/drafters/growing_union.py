@@ -15,7 +15,7 @@ from agentspec.engine.drafters.joint_chance import JointChance
 from agentspec.proposer import Tokens
 
 NUM_CANDIDATES = 64  # of each row; the trees' tokens are looked up among them
-_NUM_CONTINUED = 2  # likeliest nodes of a level that the trees continue: more gain little (docs/log.md)
+_NUM_CONTINUED = 2  # likeliest nodes of a level that the trees continue: more gain little (lab/log)
 
 
 class GrowingUnion:

@@ -9,19 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from agentspec.errors import ConfigError
-from benchmarks.stages import strip
-from benchmarks.stages.report import LEAST_ARI
-from benchmarks.stages.stripper import Findings
 from examples.openhands.__main__ import main
 from examples.openhands.author import record
-from examples.openhands.checkpoint import write_checkpoint
 from examples.openhands.figures import rows, since
 from examples.openhands.task import tasks
 from examples.openhands.workspace import ROOT, fresh, judged, results_of, sandbox
-from examples.saving.server import serving
 
 ENGINE_PYTHON = Path(
     os.environ.get("AGENTSPEC_ENGINE_PYTHON") or Path(__file__).parents[3] / ".venv" / "bin" / "python"
@@ -95,26 +89,6 @@ def test_two_tasks_from_end_to_end(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert line["summary"]["accepted_per_step"] > 1.5
     assert sorted(line["stages"]) == ["all", *STAGES]
     assert "identical" in capfd.readouterr().out
-
-
-@pytest.mark.slow
-@needs_engine
-def test_the_stages_are_found_though_tags_are_stripped(
-    recorded: tuple[list[Any], Path], tmp_path: Path
-) -> None:
-    _, file = recorded
-    write_checkpoint(tmp_path / "shape", file)
-    options = ("--engine", "replay", "--trace", str(file), "--model", str(tmp_path / "shape"))
-    findings = Findings()
-    with (
-        serving(Console(stderr=True), *options, python=str(ENGINE_PYTHON)) as url,
-        strip.running(url, 0, findings) as stripped_url,
-    ):
-        assert main(["--url", stripped_url, "--no-compare"]) == 0
-    summary = findings.summary()
-    assert summary["num_stages"] == len(STAGES)
-    assert summary["share_by_fingerprint"] == 1.0
-    assert summary["ari"] >= LEAST_ARI
 
 
 def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_no_token_is_changed(serving: Serving, expected: list[list[int]], flag: 
         num_drafted = sum(one["num_draft_tokens"] for one in figures)
         num_accepted = sum(one["num_accepted_tokens"] for one in figures)
         assert num_accepted > 600
-        # all slots for every request: 7 (docs/log.md); ahead, a busy machine knows the drafts' lengths late
+        # all slots for every request: 7 (lab/log); ahead, a busy machine knows the drafts' lengths late
         assert status["num_slots"] < (6 if flag == "--async-scheduling" else 4) * num_accepted
         assert status["num_slots"] >= num_drafted
         counters = server.counters()

@@ -1,4 +1,4 @@
-// Written by `python -m benchmarks prior`: change that instead.
+// Written by `python -m lab prior`: change that instead.
 #include "core/drafting/acceptance_prior.hpp"
 
 namespace agentspec {

@@ -23,7 +23,7 @@ struct AcceptancePrior {
   std::array<std::int16_t, kNumCalibration> calibration;  // of each depth: the probability at each step
 };
 
-/// The shipped prior, which `python -m benchmarks prior` writes.
+/// The shipped prior, which `python -m lab prior` writes.
 extern const AcceptancePrior kAcceptancePrior;
 
 }  // namespace agentspec

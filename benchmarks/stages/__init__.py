@@ -1,1 +1,0 @@
-"""``python -m benchmarks stages``: accuracy and cost of stage discovery on calls without tags."""
