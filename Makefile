@@ -310,10 +310,10 @@ paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="
 	@$(BIN)/python -m lab paper --traces $(PAPER_TRACES) $(ARGS)
 
 model: $(STAMP)  ## rebuild the bundled model from nothing (about an hour on 2 cores)
-	@$(BIN)/python -m examples.agentic_sql.training --compile
+	@$(BIN)/python -m lab.sql_model --compile
 
 heads: $(STAMP)  ## train heads and a draft model for the bundled model, into out/heads (half an hour each on 2 cores)
-	@$(BIN)/python -m examples.agentic_sql.training.heads $(ARGS)
+	@$(BIN)/python -m lab.sql_model.heads $(ARGS)
 
 $(PACKAGING_STAMP): Makefile
 	@test -x $(PACKAGING_BIN)/python || { echo "making $(PACKAGING_VENV)"; $(PYTHON) -m venv $(PACKAGING_VENV); }

@@ -23,7 +23,7 @@ def example(half: int) -> Iterator[Session]:
     try:
         from examples.agentic_sql.database import open_all
         from examples.agentic_sql.questions import TRAINING, draw
-        from examples.agentic_sql.training.samples import Sample, of_question
+        from examples.agentic_sql.samples import Sample, of_question
     except ModuleNotFoundError:
         raise ConfigError("without --traces, run `python -m benchmarks` in the repository") from None
 

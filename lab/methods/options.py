@@ -22,7 +22,7 @@ JSON.
 
 EXAMPLES = """\
 examples:
-  python -m examples.agentic_sql.training.heads --out out/heads       train heads, half an hour each
+  python -m lab.sql_model.heads --out out/heads       train heads, half an hour each
   python -m lab methods --heads out/heads --json out/methods.json
 
 parts; with --json, those that are not measured now stay as they are in the file:

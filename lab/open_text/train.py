@@ -15,12 +15,12 @@ from agentspec.engine.drafters.training.loop import Plan as HeadPlan
 from agentspec.engine.model.checkpoint import WEIGHTS_FILE, load_model
 from agentspec.engine.model.checkpoint_config import TOKENIZER_FILE
 from agentspec.reporting.report import Announce, announcer
-from examples.agentic_sql.training import batches, network, vocabulary
-from examples.agentic_sql.training.draft_model import train_draft_model
-from examples.agentic_sql.training.heads import DRAFT_MODEL, EAGLE, MEDUSA, MTP, as_texts, train_head
-from examples.agentic_sql.training.samples import Sample
-from examples.agentic_sql.training.train import Plan, train
+from examples.agentic_sql.samples import Sample
 from lab.open_text.samples import MEASURED, TRAINING, draw_prompts, recorded, stream, write_prompts
+from lab.sql_model import batches, network, vocabulary
+from lab.sql_model.draft_model import train_draft_model
+from lab.sql_model.heads import DRAFT_MODEL, EAGLE, MEDUSA, MTP, as_texts, train_head
+from lab.sql_model.train import Plan, train
 
 HEADS = "heads"
 HEAD_BATCH_TOKENS = 2048  # more steps in the time

@@ -13,7 +13,7 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from examples.agentic_sql.prompts import Messages
-from examples.agentic_sql.training.samples import Sample
+from examples.agentic_sql.samples import Sample
 
 PAD, END, SYSTEM, USER, ASSISTANT = SPECIAL = [
     "<|pad|>",

@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 
-from examples.agentic_sql.training import batches, network, vocabulary
-from examples.agentic_sql.training.samples import Sample
-from examples.agentic_sql.training.train import Plan, train
+from examples.agentic_sql.samples import Sample
+from lab.sql_model import batches, network, vocabulary
+from lab.sql_model.train import Plan, train
 
 HIDDEN, INTERMEDIATE, NUM_LAYERS, NUM_HEADS = 128, 320, 2, 4  # 0.7 M parameters with 1,280 tokens
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from examples.agentic_sql.training.muon import Float32Muon, muon, orthogonal
+from lab.sql_model.muon import Float32Muon, muon, orthogonal
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 

@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from examples.agentic_sql.training.samples import Sample, copying, mixed
-from examples.agentic_sql.training.vocabulary import END, render
+from examples.agentic_sql.samples import Sample, copying, mixed
+from lab.sql_model.vocabulary import END, render
 
 _POOL = 256  # samples sorted by length at a time: little padding, still random batches
 

@@ -1,4 +1,4 @@
-"""``python -m examples.agentic_sql.training``: rebuild the bundled model from scratch.
+"""``python -m lab.sql_model``: rebuild the bundled model from scratch.
 
 Databases, tokenizer, training, export, evaluation. An interrupted run continues from its checkpoint.
 """
@@ -17,10 +17,11 @@ import torch
 from tokenizers import Tokenizer
 
 from agentspec.models import bundled_model_dir
+from examples.agentic_sql import samples
 from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.questions import HELD_OUT
-from examples.agentic_sql.training import batches, network, samples, vocabulary
-from examples.agentic_sql.training.train import Plan, exact_match, train
+from lab.sql_model import batches, network, vocabulary
+from lab.sql_model.train import Plan, exact_match, train
 
 _VOCABULARY_SAMPLES = 20_000
 _EVALUATION_BATCHES = 60
@@ -64,7 +65,7 @@ def evaluate(
 
 def main() -> None:
     """Build the model into ``--out``."""
-    parser = argparse.ArgumentParser(prog="python -m examples.agentic_sql.training", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m lab.sql_model", description=__doc__)
     parser.add_argument(
         "--out", type=Path, default=bundled_model_dir(), help="folder for the model (default: %(default)s)"
     )

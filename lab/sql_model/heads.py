@@ -1,4 +1,4 @@
-"""``python -m examples.agentic_sql.training.heads``: train what drafts for the bundled model.
+"""``python -m lab.sql_model.heads``: train what drafts for the bundled model.
 
 They learn from the samples that the model was trained on, and from the chances that it gives to each token.
 """
@@ -23,10 +23,11 @@ from agentspec.engine.drafters.training.texts import Observed, Observer, Texts
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.transformer import Transformer
 from agentspec.models import bundled_model_dir
+from examples.agentic_sql import samples
 from examples.agentic_sql.database import open_all
-from examples.agentic_sql.training import batches, samples
-from examples.agentic_sql.training.draft_model import train_draft_model
-from examples.agentic_sql.training.train import Plan as ModelPlan
+from lab.sql_model import batches
+from lab.sql_model.draft_model import train_draft_model
+from lab.sql_model.train import Plan as ModelPlan
 
 EAGLE, MEDUSA, MTP, DRAFT_MODEL = HEADS = ("eagle", "medusa", "mtp", "draft_model")
 BATCH_TOKENS = 4096
@@ -122,7 +123,7 @@ def show(report: Report) -> None:
 def main() -> None:
     """Train heads and a draft model into ``--out``, each in a folder of its name."""
     parser = argparse.ArgumentParser(
-        prog="python -m examples.agentic_sql.training.heads",
+        prog="python -m lab.sql_model.heads",
         description=__doc__,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )

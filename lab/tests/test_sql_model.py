@@ -13,12 +13,13 @@ import torch
 from tokenizers import Tokenizer
 
 from agentspec.models import bundled_model_dir
+from examples.agentic_sql import samples
 from examples.agentic_sql.database import Database, open_all
 from examples.agentic_sql.questions import HELD_OUT, TRAINING, Question, draw
-from examples.agentic_sql.training import batches, network, samples, vocabulary
-from examples.agentic_sql.training.__main__ import held_out, training
-from examples.agentic_sql.training.draft_model import train_draft_model
-from examples.agentic_sql.training.train import Plan, exact_match, train
+from lab.sql_model import batches, network, vocabulary
+from lab.sql_model.__main__ import held_out, training
+from lab.sql_model.draft_model import train_draft_model
+from lab.sql_model.train import Plan, exact_match, train
 
 
 @pytest.fixture(scope="module")

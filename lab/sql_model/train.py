@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from agentspec.engine.drafters.training.precision import autocast
-from examples.agentic_sql.training import batches
-from examples.agentic_sql.training.muon import muon
-from examples.agentic_sql.training.network import Network, Shape, restore
+from lab.sql_model import batches
+from lab.sql_model.muon import muon
+from lab.sql_model.network import Network, Shape, restore
 
 
 @dataclass(frozen=True)
