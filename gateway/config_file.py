@@ -27,8 +27,8 @@ from agentspec.gateway.environment import unknown_variables
 from agentspec.gateway.settings import ENVIRONMENT_PREFIX, KeySettings, Settings
 from agentspec.gateway.yaml_limits import LimitError, load_bounded, read_bounded
 from agentspec.removed_settings import removed_setting
+from agentspec.serve_settings import mistake
 
-SECRETS = frozenset(("api_key", "control_token", "sha256", "admin_key_sha256"))
 _DUPLICATE = re.compile(r'found duplicate key "(.*?)" with')
 MAX_MISTAKES = 20  # that one message names
 MAX_CUTS = 8  # groups at the end of a file that are tried without
@@ -151,8 +151,7 @@ def _lines(errors: Sequence[ErrorDetails], tree: CommentedMap | None, path: Path
             meant = removed_setting(name) or f"is no setting; {_meant(error['loc'])}"
             yield f"{_place(error['loc'], tree, path, is_name=True)} {meant}"
             continue
-        message = error["msg"].removeprefix("Value error, ")
-        yield f"{_place(error['loc'], tree, path)}: {message}{_given(error)}"
+        yield f"{_place(error['loc'], tree, path)}: {mistake(error)}"
 
 
 def suggestion(name: str, known: Sequence[str]) -> str:
@@ -198,18 +197,6 @@ def _place(location: Location, tree: CommentedMap | None, path: Path | None, *, 
         return f"${variable}: {field}"
     place = str(path or "the settings") if line is None else f"{path}:{line}"
     return f"{place}: {field}" if field else place
-
-
-def _given(error: ErrorDetails) -> str:
-    """Return the wrong value for the message, unless it is a secret or may hold one."""
-    if error["type"] == "missing" or not SECRETS.isdisjoint(map(str, error["loc"])):
-        return ""
-    value = error["input"]
-    if isinstance(value, str) and "@" in value:  # a URL with a password in it
-        return ""
-    if not isinstance(value, str | int | float | bool) or repr(value) in error["msg"]:
-        return ""
-    return f", not {value!r}"
 
 
 def _field(location: Location) -> str:

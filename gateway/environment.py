@@ -15,29 +15,34 @@ from agentspec.errors import ConfigError
 from agentspec.gateway.settings import ENVIRONMENT_PREFIX, Settings
 from agentspec.removed_settings import refuse_removed_variables
 
-# read elsewhere: by the commands, the adapters, the plugin and the tests
-OTHER_VARIABLES = frozenset(
-    ENVIRONMENT_PREFIX + name
-    for name in (
-        *("ADMIN_KEY", "API_KEY", "API_KEYS", "CONTROL_TOKEN", "ENGINE_API_KEY", "URL"),
-        *("CORPUS_KEY", "DATA_PARALLEL_SIZE", "DISCOVERY_FILE", "VLLM_SETTINGS"),
-        *(
-            "DISABLE",
-            "HOSTS",
-            "RUN",
-            "RUN_KEY",
-            "RUN_PARENT",
-            "RUN_REPORT",
-            "RUN_SAID",
-            "RUN_SESSION",
-            "RUN_TAGS",
-            "RUN_UNTRACED",
-            "SESSION",
-            "WORKFLOW",
-        ),
-        *("BROWSER", "ENGINE_PYTHON", "FUZZ_CASES"),
-    )
-)
+# read elsewhere: by the commands, the adapters, the plug-in and the tests
+OTHER_VARIABLES = {
+    "AGENTSPEC_ADMIN_KEY": "the operator's key, as `agentspec serve --admin-key`",
+    "AGENTSPEC_API_KEY": "key that adapters and commands send to the gateway",
+    "AGENTSPEC_API_KEYS": "keys of the gateway's clients: KEY or KEY=TENANT, with commas between",
+    "AGENTSPEC_BROWSER": "for tests: path of a Chromium",
+    "AGENTSPEC_CONTROL_TOKEN": "token of the plug-in's control channel, the same for gateway and vLLM",
+    "AGENTSPEC_CORPUS_KEY": "key that encrypts the corpus",
+    "AGENTSPEC_DATA_PARALLEL_SIZE": "number of data-parallel ranks of a vLLM that tags requests itself",
+    "AGENTSPEC_DISABLE": "if set, adapters change nothing",
+    "AGENTSPEC_DISCOVERY_FILE": "file of discovered stages of a vLLM that tags requests itself",
+    "AGENTSPEC_ENGINE_API_KEY": "the engine's own key, for `--engine-url` and `--engine-only`",
+    "AGENTSPEC_ENGINE_PYTHON": "for tests: Python that has the embedded engine",
+    "AGENTSPEC_FUZZ_CASES": "for tests: number of cases",
+    "AGENTSPEC_HOSTS": "further hosts that adapters may send tags to, with commas between",
+    "AGENTSPEC_RUN": "set by `agentspec run` for its program, as the following ones",
+    "AGENTSPEC_RUN_KEY": "key that `agentspec run` made for its gateway",
+    "AGENTSPEC_RUN_PARENT": "process that started the program",
+    "AGENTSPEC_RUN_REPORT": "where the program's adapters report what they tag",
+    "AGENTSPEC_RUN_SAID": "names that were reported already",
+    "AGENTSPEC_RUN_SESSION": "session of the run",
+    "AGENTSPEC_RUN_TAGS": "tags of the run",
+    "AGENTSPEC_RUN_UNTRACED": "set if `agentspec run` switched the tracing of an SDK off",
+    "AGENTSPEC_SESSION": "session of all calls of a program",
+    "AGENTSPEC_URL": "the gateway's URL, for adapters and commands; default: http://127.0.0.1:8000",
+    "AGENTSPEC_VLLM_SETTINGS": "settings of the plug-in in vLLM, as JSON",
+    "AGENTSPEC_WORKFLOW": "workflow of all calls of a program",
+}
 # variables that Kubernetes sets in a container for a Service named agentspec or agentspec-...
 _OF_A_SERVICE = re.compile(r".*_SERVICE_(HOST|PORT(_\w+)?)|.*PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")

@@ -18,6 +18,8 @@ import pytest
 import agentspec
 from agentspec.adapters.openai import agentspec_headers
 from agentspec.cli import main
+from agentspec.commands.option_types import flag_of
+from agentspec.serve_settings import EngineSettings
 from tests.support.serving import TIMEOUT_S, finish, serving
 
 
@@ -65,18 +67,17 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert expected in capsys.readouterr().out
 
 
-def test_the_help_of_serve_shows_examples_and_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("flag", "most"), [("--help", 18), ("--help-all", 60)])
+def test_the_help_of_serve_shows_few_flags_and_the_long_one_every_setting(
+    flag: str, most: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        main(["serve", "--help"])
+        main(["serve", flag])
     shown = capsys.readouterr().out
-    options = (
-        "host port model served-model-name engine-url draft max-draft slots max-model-len threads device "
-        "dtype rule price stage-budget-mb api-key allow-open log-level xargs engine zero-hop engine-only "
-        "engine-port engine-start-timeout-s forest-file forest-folder save-every-s corpus admin-key "
-        "control-token kv-cache-mb"
-    )
-    for option in options.split():
-        assert f"--{option}" in shown
+    usage = shown.partition("\n\n")[0]
+    assert usage.count(" [-") <= most
+    for setting in ("host", "model", "engine_url", *(EngineSettings.model_fields if most > 18 else ())):
+        assert (flag_of(setting) in usage) is (setting != "arguments")
     assert "examples:" in shown
     assert "X-AgentSpec-Stage" in shown
 

@@ -12,8 +12,9 @@ from agentspec import removed_settings
 from agentspec.cli import main
 from agentspec.errors import ConfigError
 from agentspec.gateway.config_file import load_settings
-from agentspec.gateway.settings import EngineSettings, Settings
+from agentspec.gateway.settings import Settings
 from agentspec.removed_settings import REMOVED
+from agentspec.serve_settings import EngineSettings
 from agentspec.vllm_plugin.settings import SETTINGS_VARIABLE, PluginSettings
 
 INSTEAD = "set engine.price instead."

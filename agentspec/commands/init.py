@@ -14,7 +14,7 @@ from rich.prompt import Confirm, Prompt
 
 from agentspec.commands import option_types
 from agentspec.commands.key import new_key
-from agentspec.commands.settings_file import SettingsFile
+from agentspec.commands.settings_file import settings_file
 from agentspec.errors import AgentSpecError, ConfigError
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT, StageKey
 
@@ -121,18 +121,18 @@ def ask(console: Console) -> Answers:
 
 def written(answers: Answers, digests: Mapping[str | None, str]) -> str:
     """Return the file's text. ``digests``: of each tenant's key, and of the operator's under None."""
-    file = SettingsFile()
-    file.set("server", {"host": EVERYBODY if answers.is_open else "127.0.0.1", "port": answers.port})
+    host = EVERYBODY if answers.is_open else "127.0.0.1"
+    given: dict[str, Any] = {"server": {"host": host, "port": answers.port}}
     if digests:
-        file.set_alone("admin_key_sha256", digests[None])
-        file.add("keys", [{"sha256": digests[tenant], "tenant": tenant} for tenant in answers.tenants])
+        given["admin_key_sha256"] = digests[None]
+        given["keys"] = [{"sha256": digests[tenant], "tenant": tenant} for tenant in answers.tenants]
     if answers.engine == "running":
-        file.add("upstreams", [{"url": url, "sends_xargs": answers.sends_xargs} for url in answers.urls])
+        given["upstreams"] = [{"url": url, "sends_xargs": answers.sends_xargs} for url in answers.urls]
     else:
-        file.set("engine", _engine(answers))
+        given["engine"] = _engine(answers)
     if answers.folder is not None:
-        file.set("discovery", {"path": str(answers.folder / "stages.sqlite")})
-    return file.text
+        given["discovery"] = {"path": str(answers.folder / "stages.sqlite")}
+    return settings_file(given)
 
 
 def _new_keys(tenants: Sequence[str]) -> dict[str | None, tuple[str, str]]:

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from agentspec.commands.serve.engine_choice import choose_engine
 from agentspec.commands.serve.options import ServeOptions
+from agentspec.commands.serve.plan import choose_engine
 from agentspec.commands.serve.settings import runtime_config_of
 from agentspec.commands.serve.torch_engine import EmbeddedPlan, embedded
 from agentspec.gateway import EngineSupervisor, Upstream

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agentspec.commands.serve.command import ADMIN_KEY_VARIABLE
-from agentspec.commands.serve.options import ServeOptions
+from agentspec.commands.serve.options import ADMIN_KEY_VARIABLE, ServeOptions
 from agentspec.commands.serve.settings import given_keys, read_settings
 from agentspec.errors import ConfigError
 from agentspec.gateway.auth.api_keys import digest_of, parse_keys
-from agentspec.gateway.settings import EngineSettings, KeySettings, Settings
+from agentspec.gateway.settings import KeySettings, Settings
+from agentspec.serve_settings import EngineSettings, mistakes
 
 DEFAULT_REQUESTS = 16  # the embedded engine's slots
 ENGINE_ARGUMENTS = frozenset(EngineSettings.model_fields)
@@ -79,37 +79,13 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[ClusterOptions, ServeOptio
     of_engine = {name: value for name, value in given.items() if name in ENGINE_ARGUMENTS}
     try:
         cluster = ClusterOptions(**{name: value for name, value in given.items() if name not in of_engine})
-        engine = EngineSettings(**of_engine)
+        engine = EngineSettings(**of_engine).model_dump(exclude_unset=True)
     except ValidationError as error:
-        raise ConfigError(f"arguments of agentspec.ray:app: {_described(error)}") from None
-    options = _serve_options(cluster.config, engine)
+        raise ConfigError(f"arguments of agentspec.ray:app: {mistakes(error)}") from None
+    options = ServeOptions(config=cluster.config, given={"engine": engine})
     settings = _with_given_keys(read_settings(options), options)
     _check_supported(settings)
     return cluster, options, settings
-
-
-def _described(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(map(str, one['loc'])) or 'all'}: {one['msg']}"
-        for one in error.errors(include_input=False)
-    )
-
-
-def _serve_options(config: Path | None, engine: EngineSettings) -> ServeOptions:
-    return ServeOptions(
-        config=config,
-        is_dry_run=False,
-        server={},
-        engine=engine,
-        api_keys=(),
-        admin_key=None,
-        engine_url=None,
-        control_token=None,
-        sends_xargs=True,
-        engine_timeout_s=None,
-        unknown=(),
-        flags=(),
-    )
 
 
 def _with_given_keys(settings: Settings, options: ServeOptions) -> Settings:

@@ -8,95 +8,66 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from agentspec.config import MIB, DraftConfig, ForestConfig, check_int, check_positive, check_prob
+from pydantic import ConfigDict, ValidationError
+
+from agentspec.config import MIB, DraftConfig, ForestConfig
 from agentspec.draft import Source
 from agentspec.errors import ConfigError
 from agentspec.forest_folder import ForestFolder
 from agentspec.removed_settings import refuse_removed_plugin_settings, refuse_removed_variables
+from agentspec.serve_settings import MAX_MB, DraftingSettings, mistakes, setting
 from agentspec.wire import MAX_DRAFT_TOKENS
 
 CONFIG_KEY = "agentspec"  # in additional_config
 SETTINGS_VARIABLE = "AGENTSPEC_VLLM_SETTINGS"
-BATCH_SHAPES = ("ragged", "uniform")
-MOST_MB = 1 << 24
 
 
-@dataclass(frozen=True, slots=True)
-class PluginSettings:
-    """Plugin settings, checked when created. Errors name the setting.
+class PluginSettings(DraftingSettings):
+    """Settings of the plug-in in vLLM. Checked when created; raises ConfigError with the setting's name."""
 
-    Attributes:
-        rule: ``"learned"`` or ``"paper"``, see docs/drafting.md.
-        price: least chance of acceptance at which a draft token is worth verifying, 0 to 1; None = learned
-            from this server's steps.
-        stage_budget_mb, tenant_budget_mb, total_budget_mb: MiB of one stage's tree, of all trees of one
-            tenant, of all trees.
-        threads: number of threads that draft for one batch, from 16 requests on.
-        batch_shape: ``"ragged"``: each request has as many draft tokens as are worth verifying.
-            ``"uniform"``: all requests have the maximum, padded, or none, for full CUDA graphs.
-        forest_file: file of the forest; loaded at the start if it exists, and saved.
-        forest_folder: folder of other files that operators may name; None = the folder of ``forest_file``.
-        strict_forest: refuse to start with an unusable forest file. Otherwise it is moved aside.
-        save_every_s: seconds between two saves; another save is at shutdown. None = 500 times what the last
-            save took, but 10 to 300.
-        corpus: place of the outputs that engines share: a folder or ``redis://...``; not with a forest file.
-        corpus_snapshots: URL of an object store that keeps the snapshots of the corpus.
-        corpus_stages: how far the outputs of a stage, and of all below it, travel: none, host or fleet.
-        corpus_host: folder for the outputs of stages that do not leave this machine.
-        draft_model_tokens: most tokens that vLLM's draft model, if any, drafts for a request in a step.
-        adaptive_verification: let vLLM's model runner V2 choose, by its own measured costs and by the chances
-            of the draft tokens, how many a step verifies. GPUs only.
-        ragged_graphs: capture full CUDA graphs for decode steps with drafts of any lengths, with vLLM's model
-            runner V2 and an attention that can replay them (FlashAttention 3). GPUs only.
-        allow_untested_vllm: run in a vLLM that the plugin was not written for.
-    """
+    model_config = ConfigDict(strict=True)
 
-    rule: str = "learned"
-    price: float | None = None
-    stage_budget_mb: int = 64
-    tenant_budget_mb: int = 512
-    total_budget_mb: int = 1024
-    threads: int = 2
-    batch_shape: str = "ragged"
-    forest_file: str | None = None
-    forest_folder: str | None = None
-    strict_forest: bool = False
-    save_every_s: float | None = None
-    corpus: str | None = None
-    corpus_snapshots: str | None = None
-    corpus_stages: Mapping[str, str] = field(default_factory=dict)
-    corpus_host: str | None = None
-    draft_model_tokens: int = 4
-    adaptive_verification: bool = False
-    ragged_graphs: bool = False
-    allow_untested_vllm: bool = False
+    tenant_budget_mb: int = setting(512, "MiB of all trees of one tenant", ge=1, le=MAX_MB)
+    total_budget_mb: int = setting(1024, "MiB of all trees", ge=1, le=MAX_MB)
+    threads: int = setting(2, "threads that draft for one batch, from 16 requests on", ge=1, le=64)
+    batch_shape: Literal["ragged", "uniform"] = setting(
+        "ragged",
+        "ragged: each request has as many draft tokens as are worth verifying; uniform: all requests have "
+        "the maximum, padded, or none, for full CUDA graphs",
+    )
+    draft_model_tokens: int = setting(
+        4,
+        "most tokens that vLLM's draft model, if any, drafts for a request in a step",
+        ge=1,
+        le=MAX_DRAFT_TOKENS,
+    )
+    adaptive_verification: bool = setting(
+        False,
+        "let vLLM's model runner V2 choose how many draft tokens a step verifies, by its own measured costs "
+        "and by the chances of the tokens; GPUs only",
+    )
+    ragged_graphs: bool = setting(
+        False,
+        "capture full CUDA graphs for decode steps with drafts of any lengths, with vLLM's model runner V2 "
+        "and FlashAttention 3; GPUs only",
+    )
+    allow_untested_vllm: bool = setting(False, "run in a vLLM that the plug-in was not written for")
 
-    def __post_init__(self) -> None:
-        for name in ("stage_budget_mb", "tenant_budget_mb", "total_budget_mb"):
-            check_int(name, getattr(self, name), 1, MOST_MB)
-        check_int("draft_model_tokens", self.draft_model_tokens, 1, MAX_DRAFT_TOKENS)
-        if self.price is not None:
-            check_prob("price", self.price)
-        if self.save_every_s is not None:
-            check_positive("save_every_s", self.save_every_s)
-        if self.batch_shape not in BATCH_SHAPES:
-            raise ConfigError(f"batch_shape must be 'ragged' or 'uniform', not {self.batch_shape!r}")
-        if self.forest_file is not None:
-            self._check_file(self.forest_file)
-        if self.forest_folder is not None:
-            self._check_folder(self.forest_folder)
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise ConfigError(mistakes(error)) from None
+        self._check_files()
+        self.check_places()
         if self.corpus is not None:
-            self._check_corpus(self.corpus, self.corpus_snapshots, self.corpus_host)
-        for name in ("corpus_snapshots", "corpus_stages", "corpus_host"):
-            if getattr(self, name) and self.corpus is None:
-                raise ConfigError(f"{name} is for nothing without corpus")
-        for name in ("strict_forest", "adaptive_verification", "ragged_graphs", "allow_untested_vllm"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
+            from agentspec.corpus.opening import check_corpus
+            from agentspec.corpus.reach import reaches
+
+            check_corpus(self.corpus, self.corpus_snapshots, reaches(self.corpus_stages), self.corpus_host)
         self.forest_config(), self.draft_config(1)  # check the rest
 
     @classmethod
@@ -117,10 +88,11 @@ class PluginSettings:
         if not isinstance(given, Mapping):
             raise ConfigError(f"the settings of {CONFIG_KEY!r} are an object, not {given!r}")
         refuse_removed_plugin_settings(given)
-        known = {field.name for field in fields(cls)}
         for name in given:
-            if name not in known:
-                raise ConfigError(f"there is no setting {name!r} of {CONFIG_KEY!r}, only {sorted(known)}")
+            if name not in cls.model_fields:
+                raise ConfigError(
+                    f"there is no setting {name!r} of {CONFIG_KEY!r}, only {sorted(cls.model_fields)}"
+                )
         return cls(**given)
 
     @property
@@ -148,36 +120,13 @@ class PluginSettings:
         doubt = 0.5 if self.rule == "paper" else 0.0
         return DraftConfig(rule=self.rule, max_tokens=max_tokens, min_prob=0.0, doubt=doubt)
 
-    def _check_corpus(self, location: object, snapshots: object, host: object) -> None:
-        if not isinstance(location, str):
-            raise ConfigError(f"corpus must be a folder or a Redis URL, not {location!r}")
-        if not isinstance(snapshots, str | None):
-            raise ConfigError(f"corpus_snapshots must be a URL, not {snapshots!r}")
-        if not isinstance(host, str | None):
-            raise ConfigError(f"corpus_host must be a folder, not {host!r}")
-        for name in ("forest_file", "forest_folder"):
-            if getattr(self, name) is not None:
-                raise ConfigError(
-                    f"{name} can't be used with corpus: the corpus keeps the outputs, and a forest file may "
-                    "hold outputs that were erased from it"
-                )
-        from agentspec.corpus.opening import check_corpus
-        from agentspec.corpus.reach import reaches
-
-        check_corpus(location, snapshots, reaches(self.corpus_stages), host)
-
-    @staticmethod
-    def _check_file(path: object) -> None:
-        if not isinstance(path, str) or not path:
-            raise ConfigError(f"forest_file must be a path, not {path!r}")
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise ConfigError(f"forest_file {path!r}: there is no folder {folder!r}")
-
-    @staticmethod
-    def _check_folder(path: object) -> None:
-        if not isinstance(path, str) or not os.path.isdir(path):
-            raise ConfigError(f"forest_folder {path!r}: there is no such folder")
+    def _check_files(self) -> None:
+        if self.forest_file is not None:
+            folder = os.path.dirname(os.path.abspath(self.forest_file))
+            if not os.path.isdir(folder):
+                raise ConfigError(f"forest_file {self.forest_file!r}: there is no folder {folder!r}")
+        if self.forest_folder is not None and not os.path.isdir(self.forest_folder):
+            raise ConfigError(f"forest_folder {self.forest_folder!r}: there is no such folder")
 
 
 def _settings_of(variable: str) -> Mapping[str, Any]:

@@ -1,25 +1,30 @@
-"""Reference pages made from the code: the command line, the gateway's settings and its HTTP endpoints.
+"""Reference pages made from the code: the command line, the settings and the HTTP endpoints.
 
-``python -m docs.site.reference`` writes the tables of fields into ``docs/endpoints.md``.
+``python -m docs.site.reference`` writes ``docs/reference/settings.md``, ``deploy/agentspec.yaml`` and the
+tables of fields in ``docs/endpoints.md``.
 """
 
 from __future__ import annotations
 
 import argparse
 import html
+import json
 import os
-import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
+from pydantic.fields import FieldInfo
 
 from agentspec.cli import CommandParser, build_parser
+from agentspec.commands.serve.options import HelpAll
+from agentspec.commands.settings_file import group_of, plain, settings_file
+from agentspec.gateway.environment import OTHER_VARIABLES
 from agentspec.gateway.openai.fields import TABLES, Use
 from agentspec.gateway.settings import Settings
+from agentspec.serve_settings import DraftingSettings
+from agentspec.vllm_plugin.settings import PluginSettings
 
 ENDPOINTS = Path(__file__).parents[1] / "endpoints.md"
 MARKS = ("<!-- made by docs/site/reference.py -->", "<!-- end -->")
@@ -29,6 +34,25 @@ TITLES = {
     Use.REFUSED: ("Refused, unless the value asks for nothing", "way out"),
 }
 OPENAPI = Path(__file__).parents[1] / "openapi.yaml"
+SETTINGS = Path(__file__).parents[1] / "reference" / "settings.md"
+SETTINGS_FILE = Path(__file__).parents[2] / "deploy" / "agentspec.yaml"
+SETTINGS_INTRODUCTION = """\
+# Settings
+
+For whoever runs a gateway or an engine: every setting, its flag and its variable.
+`python -m docs.site.reference` makes this page from the code.
+
+A setting is in the YAML file of `agentspec serve --config FILE`, in a group: `routing: {spill: 2}`. Its
+variable is made of both names: `AGENTSPEC_ROUTING__SPILL=2`, with lists and groups as JSON. Those of `server`
+and `engine` that are no lists have a flag of `agentspec serve`, too. A flag overrides the variable, which
+overrides the file. [deploy/agentspec.yaml](../../deploy/agentspec.yaml) is a file with every setting;
+`agentspec init` writes one.
+"""
+PLUGIN_INTRODUCTION = """
+Keys of the JSON object in `$AGENTSPEC_VLLM_SETTINGS`, or of `agentspec` in vLLM's `--additional-config`,
+beside the settings of the group `engine` for drafts, trees and corpus, which `agentspec serve` passes on.
+"""
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤"}
 METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -53,73 +77,61 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
             for child in dict.fromkeys(action.choices.values()):
                 if isinstance(child, CommandParser):
                     child.add_options()
+                for one in child._actions:
+                    if isinstance(one, HelpAll):
+                        one.show_all()
                 yield from _parsers(child)
 
 
 def settings() -> str:
-    """Return one table for each group of the gateway's configuration file."""
-    parts = [
-        "# Settings",
-        "",
-        "The groups of the gateway's YAML file. A commented file with every default:",
-        "[deploy/agentspec.yaml](https://github.com/agentspec/agentspec/blob/main/deploy/agentspec.yaml).",
-        "",
-    ]
-    for name, model in _groups(Settings, ""):
-        parts += [f"## `{name}`" if name else "## The file", ""]
-        parts += ["| setting | type | default | description |", "|---|---|---|---|"]
-        described = _attributes(model)
-        for field_name, field in model.model_fields.items():
-            default = "required" if field.is_required() else f"`{_shown(field.default)}`"
-            kind = html.escape(_type_name(field.annotation)).replace("|", "&#124;")
-            text = described.get(field_name, "")
-            parts.append(f"| `{field_name}` | <code>{kind}</code> | {default} | {text} |")
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _groups(model: type[BaseModel], name: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    yield name, model
-    for field_name, field in model.model_fields.items():
-        for inner in _models(field.annotation):
-            is_list = "tuple" in str(field.annotation) or "list" in str(field.annotation)
-            inner_name = ".".join(filter(None, (name, field_name))) + ("[]" if is_list else "")
-            yield from _groups(inner, inner_name)
-
-
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    else:
-        for argument in getattr(annotation, "__args__", ()):
-            yield from _models(argument)
-
-
-def _attributes(model: type[BaseModel]) -> dict[str, str]:
-    """Return the descriptions in the ``Attributes:`` section of a docstring, by name."""
-    section = (model.__doc__ or "").partition("Attributes:")[2]
-    entries = re.findall(r"^ {8}([\w, ]+): (.*(?:\n {12}.*)*)", section, re.MULTILINE)
-    return {
-        name.strip(): re.sub(r"\s+", " ", text).replace("``", "`").replace("|", "\\|")
-        for names, text in entries
-        for name in names.split(",")
+    """Return the page of all settings, flags and variables."""
+    parts = [SETTINGS_INTRODUCTION]
+    single = {name: info for name, info in Settings.model_fields.items() if not group_of(info.annotation)}
+    parts += [*_table("## The file itself", single, {}), ""]
+    for name, info in Settings.model_fields.items():
+        model = group_of(info.annotation)
+        if model is not None:
+            flags = model.model_fields if name in ("server", "engine") else {}
+            title = f"## `{name}[]`" if info.default == () else f"## `{name}`"
+            parts += [*_table(title, model.model_fields, flags, model.__doc__), ""]
+    own = {
+        name: info
+        for name, info in PluginSettings.model_fields.items()
+        if name not in DraftingSettings.model_fields
     }
+    parts += [*_table("## Plug-in in vLLM", own, {}, PLUGIN_INTRODUCTION), ""]
+    parts += ["## Other environment variables", "", "| variable | meaning |", "|---|---|"]
+    parts += [f"| `${name}` | {meaning} |" for name, meaning in OTHER_VARIABLES.items()]
+    return "\n".join(parts) + "\n"
 
 
-def _type_name(annotation: Any) -> str:
-    if isinstance(annotation, type) and not getattr(annotation, "__args__", ()):
-        return annotation.__name__
-    return re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", str(annotation))
+def _table(
+    title: str, fields: Mapping[str, FieldInfo], flags: Collection[str], text: str | None = None
+) -> Iterator[str]:
+    yield from (title, "")
+    if text:
+        yield from (" ".join(text.split()).replace("``", "`"), "")
+    yield from ("| setting | default | flag | meaning |", "|---|---|---|---|")
+    for name, info in fields.items():
+        default = "required" if info.is_required() else f"`{json.dumps(plain(info.default))}`"
+        has_flag = name in flags and not isinstance(info.default, tuple)
+        flag = f"`--{name.replace('_', '-')}`" if has_flag else ""
+        yield f"| `{name}` | {default} | {flag} | {_cell(info)} |"
 
 
-def _shown(default: Any) -> str:
-    if default is PydanticUndefined:
-        return "made for each file"
-    if isinstance(default, BaseModel):
-        return "see below"
-    if isinstance(default, frozenset):
-        return str(sorted(default))
-    return str(getattr(default, "value", default)) or '""'
+def _cell(info: FieldInfo) -> str:
+    """Return description, choices and limits of a setting."""
+    kinds = [kind for kind in (info.annotation, *get_args(info.annotation)) if get_origin(kind) is Literal]
+    choices = ", ".join(str(choice) for kind in kinds for choice in get_args(kind))
+    limits = [
+        f"{sign} {getattr(one, name)}"
+        for one in info.metadata
+        for name, sign in SIGNS.items()
+        if hasattr(one, name)
+    ]
+    more = "; ".join(filter(None, (choices, " and ".join(limits))))
+    text = html.escape(info.description or "", quote=False).replace("|", "\\|")
+    return f"{text} ({more})" if more else text
 
 
 def endpoints() -> str:
@@ -177,9 +189,12 @@ def with_fields(page: str) -> str:
 
 PAGES = {
     "reference/cli.md": command_line,
-    "reference/settings.md": settings,
     "reference/http.md": endpoints,
 }
 
+WRITTEN = {SETTINGS: settings, SETTINGS_FILE: settings_file}  # pages in the repository that are only made
+
 if __name__ == "__main__":
+    for path, make in WRITTEN.items():
+        path.write_text(make(), encoding="utf-8")
     ENDPOINTS.write_text(with_fields(ENDPOINTS.read_text(encoding="utf-8")), encoding="utf-8")

@@ -157,10 +157,13 @@ def test_an_engine_is_started_by_options_that_exist() -> None:
     args.unknown = unknown
     options = ServeOptions.of(args)
     assert options.unknown == ("--max-num-seqs", "64", "--tensor-parallel-size", "2")  # vLLM's
-    assert options.engine.engine_only
-    assert (options.engine.model, options.engine.served_model_name) == ("Qwen/Qwen3-8B", "qwen")
-    assert options.server == {"host": "0.0.0.0", "port": 8000, "grace_s": 60}
-    assert options.engine.engine_start_timeout_s == 1800
+    assert options.given["server"] == {"host": "0.0.0.0", "port": 8000, "grace_s": 60}
+    assert options.given["engine"] == {
+        "model": "Qwen/Qwen3-8B",
+        "served_model_name": "qwen",
+        "engine_only": True,
+        "engine_start_timeout_s": 1800,
+    }
     probe = container["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > 1800
     assert pod["terminationGracePeriodSeconds"] > 60 + VLLM_END_S

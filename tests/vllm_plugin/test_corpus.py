@@ -229,10 +229,10 @@ def test_settings(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"corpus_snapshots": "s3://bucket"}, "corpus_snapshots is for nothing without corpus"),
-        ({"corpus": "here", "corpus_snapshots": 3}, "corpus_snapshots must be a URL, not 3"),
-        ({"corpus_host": "here"}, "corpus_host is for nothing without corpus"),
-        ({"corpus": "redis://store", "corpus_host": 3}, "corpus_host must be a folder, not 3"),
+        ({"corpus_snapshots": "s3://bucket"}, "corpus_snapshots has no effect without corpus"),
+        ({"corpus": "here", "corpus_snapshots": 3}, "corpus_snapshots: must be a valid string, not 3"),
+        ({"corpus_host": "here"}, "corpus_host has no effect without corpus"),
+        ({"corpus": "redis://store", "corpus_host": 3}, "corpus_host: must be a valid string, not 3"),
         ({"corpus": "redis://store", "corpus_host": "here"}, "no stage has the reach host"),
         ({"corpus": "here", "corpus_snapshots": "ftp://host/x"}, "'ftp://host/x' is no place for snapshots"),
     ],

@@ -1,4 +1,4 @@
-"""``agentspec serve``: its options, the chosen engine, and the server around it.
+"""``agentspec serve``: the chosen engine, and the server around it.
 
 Imports are lazy: only the chosen engine's modules are loaded.
 """
@@ -7,26 +7,20 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentspec.commands import option_types
 from agentspec.commands.logs import start_logging
+from agentspec.commands.serve.options import ServeOptions, add_flags
 from agentspec.distribution import DOCUMENTS
-from agentspec.vllm_plugin.settings import MOST_MB
-from agentspec.wire import MAX_DRAFT_TOKENS
 
 if TYPE_CHECKING:
-    from agentspec.commands.serve.options import ServeOptions
     from agentspec.commands.serve.plan import Plan
     from agentspec.gateway import Fleet, Recorder, RuntimeConfig, Upstream
     from agentspec.gateway.settings import Settings
     from agentspec.gateway.sharing.service import Sharing
 
-API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
-ADMIN_KEY_VARIABLE = "AGENTSPEC_ADMIN_KEY"
 EXAMPLES = (
     """\
 examples:
@@ -60,232 +54,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``agentspec serve``."""
     parser.description = (
         "Start an OpenAI-compatible server that drafts per stage: vLLM with the forest in it behind a "
-        "gateway, a small engine of its own, or a gateway before an engine that runs already. Options that "
-        "are not listed here are vLLM's and are passed on to it."
+        "gateway, a small engine of its own, or a gateway before an engine that runs already. Flags that are "
+        "neither here nor in --help-all are vLLM's and are passed on to it."
     )
     parser.epilog = EXAMPLES
     parser.allow_abbrev = False  # --max-model may be vLLM's
     parser.set_defaults(run=run_serve, passes_on_unknown=True)
-    _add_server_options(parser.add_argument_group("server"))
-    _add_engine_options(parser.add_argument_group("engine: vLLM or the embedded one"))
-    _add_draft_options(parser.add_argument_group("drafting, in both"))
-    _add_corpus_options(parser.add_argument_group("sharing, in both"))
-    _add_torch_options(parser.add_argument_group("embedded engine only (PyTorch)"))
-    _add_vllm_options(parser.add_argument_group("vLLM only, with all options of vLLM's own"))
-    _add_proxy_options(parser.add_argument_group("an engine that runs already"))
-
-
-def _add_server_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--config", type=Path, metavar="FILE", help="agentspec.yaml; options and environment override it"
-    )
-    group.add_argument("--dry-run", action="store_true", help="check all settings, show them, and end")
-    group.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
-    group.add_argument("--port", type=option_types.port, help="0 = any free one (default: 8000)")
-    group.add_argument(
-        "--api-key",
-        action="append",
-        default=[],
-        metavar="KEY[=TENANT]",
-        help=f"let in only requests with this key; repeatable; also ${API_KEYS_VARIABLE}, comma-separated",
-    )
-    group.add_argument(
-        "--admin-key",
-        default=os.environ.get(ADMIN_KEY_VARIABLE) or None,
-        metavar="KEY",
-        help=f"the operator's key, for metrics, saving and loading; also ${ADMIN_KEY_VARIABLE}",
-    )
-    group.add_argument("--allow-open", action="store_true", help="allow a public address without any key")
-    group.add_argument(
-        "--grace-s",
-        type=option_types.seconds,
-        metavar="S",
-        help="seconds that requests under way get to finish at shutdown (default: 5)",
-    )
-    group.add_argument(
-        "--record",
-        metavar="FILE",
-        help="append every call, prompt and answer, to this file, for --engine replay",
-    )
-    group.add_argument("--log-level", choices=("debug", "info", "warning", "error"), help="(default: info)")
-
-
-def _add_engine_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--engine",
-        choices=("auto", "torch", "vllm", "replay"),
-        help="auto: vLLM if --model is given and vLLM is installed, else the embedded engine; replay: the "
-        "embedded engine with the answers of --trace (default: auto)",
-    )
-    group.add_argument(
-        "--model", metavar="MODEL", help="folder of a checkpoint; for vLLM also a name (default: bundled)"
-    )
-    group.add_argument("--served-model-name", metavar="NAME", help="its name in /v1/models (default: MODEL)")
-    group.add_argument(
-        "--max-model-len", type=option_types.count, metavar="N", help="context (default: the model's)"
-    )
-    group.add_argument("--dtype", metavar="TYPE", help="float32, bfloat16, float16 (default: by device)")
-
-
-def _add_draft_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--max-draft",
-        type=option_types.between(0, MAX_DRAFT_TOKENS),
-        metavar="N",
-        help="tokens per draft (embedded: 16, vLLM: 15)",
-    )
-    group.add_argument(
-        "--draft-model",
-        metavar="DIR",
-        help="an EAGLE-3 head or a smaller model that drafts together with the trees; Medusa heads with the "
-        f"embedded engine; 'mtp': heads in the model's own checkpoint. See {DOCUMENTS}/hybrid.md",
-    )
-    group.add_argument(
-        "--rule",
-        choices=("learned", "paper"),
-        help=f"how drafts are chosen, see {DOCUMENTS}/drafting.md (default: learned)",
-    )
-    group.add_argument(
-        "--price",
-        type=option_types.price,
-        metavar="P",
-        help="draft no token with a probability of acceptance below P, 0 to 1 (default: by what steps take)",
-    )
-    group.add_argument(
-        "--stage-budget-mb",
-        type=option_types.between(1, MOST_MB),
-        metavar="N",
-        help="memory of one stage's tree (default: 64)",
-    )
-    group.add_argument(
-        "--forest-file",
-        metavar="FILE",
-        help="load the trees from this file, and save them to it periodically",
-    )
-    group.add_argument(
-        "--forest-folder",
-        metavar="DIR",
-        help="operators may save to and load from files in here (default: the folder of --forest-file)",
-    )
-    group.add_argument(
-        "--strict-forest",
-        action="store_true",
-        help="refuse to start with a forest file that is damaged, too new or of another model's vocabulary "
-        "(default: move it aside and begin anew)",
-    )
-    group.add_argument(
-        "--save-every-s",
-        type=option_types.seconds,
-        metavar="S",
-        help="seconds between two saves; it also saves at shutdown (default: 500 times what the last save "
-        "took, but 10 to 300)",
-    )
-
-
-def _add_corpus_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--corpus",
-        metavar="PLACE",
-        help="share outputs with other engines, and keep them between runs: a folder, for the engines of "
-        "this machine, or redis://HOST:PORT/DB, for a fleet; $AGENTSPEC_CORPUS_KEY encrypts it; see "
-        f"{DOCUMENTS}/fleet.md",
-    )
-    group.add_argument(
-        "--corpus-snapshots",
-        metavar="URL",
-        help="keep the snapshots of the corpus in an object store: s3://BUCKET/PREFIX, gs://..., az://... or "
-        "file:///FOLDER; credentials are in the environment (default: in the corpus)",
-    )
-    group.add_argument(
-        "--corpus-stages",
-        type=option_types.reaches,
-        metavar="STAGE=none|host|fleet,...",
-        help="how far the outputs of a stage, and of all below it, travel: none = they stay in the engine, "
-        "host = on this machine (default: fleet)",
-    )
-    group.add_argument(
-        "--corpus-host",
-        metavar="DIR",
-        help="with a corpus in Redis: the folder for stages of the reach host, for the engines of this "
-        "machine (default: these outputs stay in the engine)",
-    )
-
-
-def _add_torch_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--draft", choices=("chain", "tree", "off"), help="(default: tree)")
-    group.add_argument(
-        "--hybrid-threshold",
-        type=option_types.amount,
-        metavar="N",
-        help="expected accepted tokens above which the trees draft, not the draft model (default: by what "
-        "both have been worth)",
-    )
-    group.add_argument(
-        "--slots", type=option_types.count, metavar="N", help="requests at a time (default: 16)"
-    )
-    group.add_argument(
-        "--kv-cache-mb",
-        type=option_types.between(1, MOST_MB),
-        metavar="N",
-        help="memory of the tokens of all requests, which wait for it (default: half of what is free beside "
-        "the weights)",
-    )
-    group.add_argument(
-        "--threads", type=option_types.count, metavar="N", help="CPU threads of torch (bundled model: 1)"
-    )
-    group.add_argument("--device", type=option_types.device, help="cpu or cuda (default: cpu)")
-    group.add_argument(
-        "--trace", metavar="FILE", help="with --engine replay: recorded calls, *.jsonl or *.jsonl.gz"
-    )
-
-
-def _add_vllm_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--zero-hop",
-        action="store_true",
-        help="no gateway: vLLM's own server listens on --host and --port and tags requests itself",
-    )
-    group.add_argument(
-        "--engine-only",
-        action="store_true",
-        help="no gateway: vLLM's own server listens on --host and --port, for gateways elsewhere, which tag "
-        "requests; its key is $AGENTSPEC_ENGINE_API_KEY, that of its plugin $AGENTSPEC_CONTROL_TOKEN",
-    )
-    group.add_argument(
-        "--engine-port", type=option_types.port, metavar="N", help="vLLM's, on loopback (default: a free one)"
-    )
-    group.add_argument(
-        "--engine-start-timeout-s",
-        type=option_types.seconds,
-        metavar="S",
-        help="seconds until vLLM must be ready (default: 900)",
-    )
-
-
-def _add_proxy_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--engine-url", metavar="URL", help="forward to this OpenAI-compatible server")
-    group.add_argument(
-        "--control-token",
-        metavar="TOKEN",
-        help="of its plugin's control channel; also $AGENTSPEC_CONTROL_TOKEN",
-    )
-    group.add_argument(
-        "--xargs",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="send the stage to the engine in the body's vllm_xargs; some servers refuse unknown fields",
-    )
-    group.add_argument(
-        "--engine-timeout-s",
-        type=option_types.seconds,
-        metavar="S",
-        help="longest silence (default: 600)",
-    )
+    add_flags(parser)
 
 
 def run_serve(args: argparse.Namespace) -> int:
     """Run ``agentspec serve``."""
-    from agentspec.commands.serve.options import ServeOptions
     from agentspec.commands.serve.plan import plan_of
     from agentspec.commands.serve.settings import read_settings, runtime_config_of, sharing_of
 

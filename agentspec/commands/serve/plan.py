@@ -1,4 +1,4 @@
-"""The checked plan for a start of ``agentspec serve``. ``--dry-run`` shows it and ends.
+"""The checked plan of a start of ``agentspec serve``: its engine and settings. ``--dry-run`` shows it.
 
 torch is not imported, no model is loaded, and no file is left behind.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentspec.commands.serve.engine_choice import EngineChoice, choose_engine
+from agentspec.commands.option_types import unrecognized
 from agentspec.commands.serve.options import ServeOptions
-from agentspec.commands.serve.settings import HIDDEN, check_exposure, check_tracing, hidden
+from agentspec.commands.serve.settings import HIDDEN, check_exposure, check_tracing, hidden, shown_as
 from agentspec.commands.serve.torch_engine import EmbeddedPlan
 from agentspec.commands.settings_file import yaml_text
 from agentspec.errors import ConfigError
@@ -24,6 +24,96 @@ from agentspec.gateway import RuntimeConfig
 from agentspec.gateway.discovery.sqlite_store import SqliteDiscoveryStore
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import Settings
+from agentspec.serve_settings import (
+    DraftingSettings,
+    EmbeddedSettings,
+    EngineSettings,
+    Group,
+    ModelSettings,
+    VllmSettings,
+)
+from agentspec.vllm_plugin.versions import installed_version
+
+ENGINES = {
+    "running": "a running one",
+    "torch": "the embedded one",
+    "replay": "the embedded one with recorded calls",
+    "vllm": "vLLM",
+}
+
+
+def _names(*groups: type[Group]) -> frozenset[str]:
+    return frozenset(name for group in groups for name in group.model_fields)
+
+
+_STARTED = _names(ModelSettings, DraftingSettings)
+SUPPORTED = {  # settings of each engine
+    "running": frozenset[str](),
+    "torch": _STARTED | _names(EmbeddedSettings) - {"trace"},
+    "replay": _STARTED | _names(EmbeddedSettings),
+    "vllm": _STARTED | _names(VllmSettings),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """One of ``ENGINES`` and the reason for it, in words."""
+
+    engine: str
+    reason: str
+
+    @property
+    def is_embedded(self) -> bool:
+        """True if the engine runs in this process, with torch."""
+        return self.engine in ("torch", "replay")
+
+    def __str__(self) -> str:
+        return f"{ENGINES[self.engine]}, because {self.reason}"
+
+
+def choose_engine(options: ServeOptions, settings: Settings) -> EngineChoice:
+    """Return the engine that these options and settings ask for.
+
+    Raises:
+        ConfigError, ArgumentError: an option was given that this engine does not support.
+    """
+    choice = _choice(options, settings)
+    if options.unknown and choice.engine != "vllm":
+        raise unrecognized(options.unknown, options.flags)
+    _check_is_supported(choice, options, settings.engine)
+    settings.engine.check_places(lambda name: options.name_of(name, settings.engine))
+    return choice
+
+
+def _check_is_supported(choice: EngineChoice, options: ServeOptions, engine: EngineSettings) -> None:
+    """Raise ConfigError if a setting was given that the chosen engine does not have."""
+    supported = {"engine", *SUPPORTED[choice.engine]}
+    foreign = [
+        options.name_of(name, engine)
+        for name in EngineSettings.model_fields
+        if name in engine.model_fields_set - supported and getattr(engine, name) not in (None, False, ())
+    ]
+    if options.control_token and choice.engine != "running":
+        foreign.append("--control-token")
+    if foreign:
+        raise ConfigError(
+            f"{foreign[0]} is not for {ENGINES[choice.engine]}, which serves because {choice.reason}"
+        )
+
+
+def _choice(options: ServeOptions, settings: Settings) -> EngineChoice:
+    engine = settings.engine
+    if options.engine_url:
+        return EngineChoice("running", "--engine-url was given")
+    if settings.upstreams:
+        return EngineChoice("running", "the configuration has upstreams")
+    if engine.engine != "auto":
+        return EngineChoice(engine.engine, f"{options.name_of('engine', engine)} {engine.engine} was given")
+    if not engine.model:
+        return EngineChoice("torch", "no --model was given")
+    if version := installed_version():
+        return EngineChoice("vllm", f"--model was given and vLLM {version} is installed")
+    return EngineChoice("torch", "vLLM is not installed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +165,18 @@ def plan_of(options: ServeOptions, settings: Settings, runtime: RuntimeConfig) -
 def _engine(
     options: ServeOptions, settings: Settings, choice: EngineChoice
 ) -> tuple[EmbeddedPlan | None, dict[str, Any]]:
+    """Return the embedded engine's plan, and the settings in force of any engine that is to be started."""
+    embedded, in_force = None, {}
     if choice.is_embedded:
         embedded = EmbeddedPlan.of(options, settings.engine, is_replaying=choice.engine == "replay")
-        return embedded, embedded.shown()
-    if choice.engine == "vllm":
+        in_force = embedded.in_force()
+    elif choice.engine == "vllm":
         from agentspec.commands.serve import vllm_engine
 
         vllm_engine.check(options, settings)
-        return None, vllm_engine.shown(settings.engine)
-    return None, {}
+        in_force = vllm_engine.in_force(settings.engine)
+    names = [name for name in EngineSettings.model_fields if name in SUPPORTED[choice.engine] - {"engine"}]
+    return embedded, {**{name: shown_as(name, getattr(settings.engine, name)) for name in names}, **in_force}
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

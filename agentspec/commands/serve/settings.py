@@ -1,4 +1,4 @@
-"""The settings of ``agentspec serve``: options override the environment, and both override the file."""
+"""The settings of ``agentspec serve``: flags override the environment, and both override the file."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
 from agentspec.gateway.auth.runtime_config import RuntimeConfig
-from agentspec.gateway.config_file import SECRETS, load_settings
+from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.settings import (
-    EngineSettings,
     FleetSettings,
     Settings,
     SharingSettings,
     TracingSettings,
     UpstreamSettings,
 )
+from agentspec.serve_settings import SECRETS, EngineSettings
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ HIDDEN = "(hidden)"
 
 
 def read_settings(options: ServeOptions, raw: bytes | None = None) -> Settings:
-    """Return the settings in force: the file's, the environment's, and the options before both.
+    """Return the settings in force: the file's, the environment's, and the flags before both.
 
     ``raw``: the file's content, if it was read already.
 
@@ -49,19 +49,19 @@ def read_settings(options: ServeOptions, raw: bytes | None = None) -> Settings:
         ConfigError: a setting is wrong, or there are both running engines and one to be started.
     """
     settings = load_settings(options.config, raw)
-    changes: dict[str, Any] = {"server": settings.server.model_copy(update=options.server)}
-    if options.engine_timeout_s is not None:
-        silence = {"first_byte_s": options.engine_timeout_s, "idle_s": options.engine_timeout_s}
-        changes["timeouts"] = settings.timeouts.model_copy(update=silence)
+    changes: dict[str, Any] = {}
     if options.engine_url:
         changes["upstreams"] = (_running_engine(options.engine_url, options),)
     if changes.get("upstreams", settings.upstreams) and settings.engine != EngineSettings():
         raise ConfigError(
             "the configuration names engines that run (upstreams) and one to be started (engine)"
         )
-    engine = options.engine.model_dump(exclude_unset=True)
-    engine["arguments"] = (*settings.engine.arguments, *options.unknown)
-    changes["engine"] = settings.engine.model_copy(update=engine)
+    if options.unknown:
+        arguments = (*settings.engine.arguments, *options.unknown)
+        changes["engine"] = settings.engine.model_copy(update={"arguments": arguments})
+    for group, given in options.given.items():
+        before = changes.get(group, getattr(settings, group))
+        changes[group] = before.model_copy(update=given)
     return settings.model_copy(update=changes)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentspec.commands.serve.engine_choice import REPLAY_OPTIONS, TORCH_OPTIONS
 from agentspec.commands.serve.options import ServeOptions
 from agentspec.commands.serve.settings import (
     ENGINE_API_KEY_VARIABLE,
@@ -19,7 +18,6 @@ from agentspec.commands.serve.settings import (
     fleet_of,
     given_keys,
     is_loopback,
-    shown_as,
 )
 from agentspec.errors import ConfigError
 from agentspec.forest.file import check_place
@@ -33,9 +31,10 @@ from agentspec.gateway import (
 )
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.server import bind
-from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, EngineSettings, Settings
+from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, Settings
 from agentspec.gateway.upstreams.data_parallel import SIZE_VARIABLE
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
+from agentspec.serve_settings import DraftingSettings, EngineSettings
 from agentspec.vllm_plugin.command import chosen_runner, num_ranks, vllm_command, vllm_environment
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
 from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT
@@ -47,34 +46,20 @@ EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}
 API_KEY_VARIABLE = "VLLM_API_KEY"
 PATH_STARTS = ("/", "./", "../", "~")
 SECRET_FLAG = re.compile(r"(^-*|[-_.])(key|token|password|secret)$")
-DEFAULT_START_TIMEOUT_S = 900.0
 # vLLM kills its engine immediately unless it is given time, in which the forest is saved
 SHUTDOWN_S = 20
 PASSED_ON = ("served_model_name", "max_model_len", "dtype")
-SETTINGS = (
-    "rule",
-    "price",
-    "stage_budget_mb",
-    "forest_file",
-    "forest_folder",
-    "strict_forest",
-    "save_every_s",
-    "corpus",
-    "corpus_snapshots",
-    "corpus_stages",
-    "corpus_host",
-)
 
 
 def check(options: ServeOptions, settings: Settings) -> None:
     """Raise ConfigError if vLLM can't be started, as far as that is known without starting it."""
     engine = settings.engine
     if engine.max_draft == 0:
-        raise ConfigError(f"{options.name_of('max_draft')} must be at least 1 with vLLM, not 0")
+        raise ConfigError(f"{options.name_of('max_draft', engine)} must be at least 1 with vLLM, not 0")
     for name in ("model", "draft_model"):
         path: str | None = getattr(engine, name)
         if path and path.startswith(PATH_STARTS) and not Path(path).exists():
-            raise ConfigError(f"{options.name_of(name)} {path!r} is not there")
+            raise ConfigError(f"{options.name_of(name, engine)} {path!r} is not there")
     if engine.zero_hop and engine.engine_only:
         raise ConfigError(
             "--zero-hop is for clients, --engine-only for gateways elsewhere: give one of the two"
@@ -118,20 +103,14 @@ def _check_engine_only(options: ServeOptions, settings: Settings) -> None:
         )
 
 
-def shown(engine: EngineSettings) -> dict[str, Any]:
-    """Return the options in force, by name, and vLLM's own. Possible secrets are hidden."""
-    names = EngineSettings.model_fields.keys() - {"engine", "arguments", *TORCH_OPTIONS, *REPLAY_OPTIONS}
-    options = {
-        name: shown_as(name, getattr(engine, name)) for name in EngineSettings.model_fields if name in names
-    }
-    defaults = {
-        "model": str(bundled_model_dir()),
+def in_force(engine: EngineSettings) -> dict[str, Any]:
+    """Return defaults that depend on other settings, and vLLM's own arguments without possible secrets."""
+    return {
+        "model": engine.model or str(bundled_model_dir()),
         "served_model_name": _name(engine),
-        "max_draft": DEFAULT_MAX_DRAFT,
-        "engine_start_timeout_s": DEFAULT_START_TIMEOUT_S,
+        "max_draft": _max_draft(engine),
+        "arguments": list(_without_secrets(engine.arguments)),
     }
-    in_force = {name: defaults.get(name) if value is None else value for name, value in options.items()}
-    return {**in_force, "arguments": list(_without_secrets(engine.arguments))}
 
 
 def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
@@ -257,7 +236,7 @@ def _argv(
             *engine.arguments,
         ],
         settings=_plugin_settings(engine),
-        num_speculative_tokens=DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft,
+        num_speculative_tokens=_max_draft(engine),
         draft_model=engine.draft_model,
         host=host,
         port=port,
@@ -266,7 +245,8 @@ def _argv(
 
 
 def _plugin_settings(engine: EngineSettings) -> dict[str, Any]:
-    return dict(_given({name: getattr(engine, name) for name in SETTINGS}))
+    """Return the plug-in's JSON: the settings that were given. The plug-in has the same defaults."""
+    return engine.model_dump(include={*DraftingSettings.model_fields}, exclude_unset=True)
 
 
 def _log_runner(engine: EngineSettings) -> None:
@@ -289,8 +269,12 @@ def _name(engine: EngineSettings) -> str:
     return engine.served_model_name or engine.model or BUNDLED_MODEL
 
 
+def _max_draft(engine: EngineSettings) -> int:
+    return DEFAULT_MAX_DRAFT if engine.max_draft is None else engine.max_draft
+
+
 def _timeouts(engine: EngineSettings) -> EngineTimeouts:
-    return EngineTimeouts(start_timeout_s=engine.engine_start_timeout_s or DEFAULT_START_TIMEOUT_S)
+    return EngineTimeouts(start_timeout_s=engine.engine_start_timeout_s)
 
 
 def _free_port(wanted: int) -> int:

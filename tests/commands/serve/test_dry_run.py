@@ -97,9 +97,9 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         (["--threads", "x"], "argument --threads: "),
         (["--kv-cache-mb", "0"], "argument --kv-cache-mb: "),
         (["--max-model-len", "-5"], "argument --max-model-len: "),
-        (["--max-draft", "1025"], "argument --max-draft: a whole number from 0 to 1024, not '1025'"),
+        (["--max-draft", "1025"], "argument --max-draft: must be less than or equal to 1024, not '1025'"),
         (["--stage-budget-mb", "0"], "argument --stage-budget-mb: "),
-        (["--device", "gpu"], "argument --device: a device is cpu, cuda or cuda:N, not 'gpu'"),
+        (["--device", "gpu"], "argument --device: must match pattern"),
         (["--dtype", "half"], "--dtype must be one of float64, float32, bfloat16, float16, not 'half'"),
         (["--slot", "3"], "unrecognized arguments: --slot 3; did you mean --slots for --slot?"),
         (["--unknow"], "unrecognized arguments: --unknow\n"),
@@ -125,25 +125,34 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         (["--corpus", ""], "'' is no place for a corpus"),
         (
             ["--corpus-snapshots", "s3://b"],
-            "--corpus-snapshots is for nothing without the setting engine.corpus",
+            "--corpus-snapshots has no effect without --corpus: set --corpus",
         ),
         (["--corpus", "here", "--corpus-snapshots", "b"], "'b' is no place for snapshots: name s3://BUCKET"),
         (
             ["--corpus", "here", "--corpus-snapshots", "s3://u:secret@b"],
             "'s3://...@b' is no place for snapshots",
         ),
-        (["--corpus", "here", "--draft", "off"], "nothing is learned with --draft off: --corpus"),
+        (
+            ["--corpus", "here", "--draft", "off"],
+            "nothing is learned with --draft off: remove it or --corpus",
+        ),
         (["--draft-model", "gone"], "--draft-model 'gone' is no folder with a config.json"),
         (["--draft-model", "mtp"], "--draft-model 'mtp': "),
-        (["--draft-model", "words", "--draft", "off"], "nothing is drafted with --draft off: --draft-model"),
+        (
+            ["--draft-model", "words", "--draft", "off"],
+            "nothing is drafted with --draft off: remove it or --draft-model",
+        ),
         (
             ["--hybrid-threshold", "2"],
-            "--hybrid-threshold is for nothing without the setting engine.",
+            "--hybrid-threshold has no effect without --draft-model",
         ),
-        (["--hybrid-threshold", "-1"], "argument --hybrid-threshold: a number, at least 0, not '-1'"),
+        (
+            ["--hybrid-threshold", "-1"],
+            "argument --hybrid-threshold: must be greater than or equal to 0, not '-1'",
+        ),
         (["--host", "0.0.0.0"], "--allow-open"),
         (["--zero-hop"], "--zero-hop is not for the embedded one"),
-        (["--config", "arguments.yaml"], "engine.arguments are vLLM's and not for the embedded one"),
+        (["--config", "arguments.yaml"], "the setting engine.arguments is not for the embedded one"),
         (["--config", "foreign.yaml"], "the setting engine.zero_hop is not for the embedded one"),
         (["--config", "slots.yaml"], "slots.yaml:2: engine.slots: "),
         (["--config", "discovery.yaml"], "discovery file 'gone/stages': there is no such folder"),
@@ -215,7 +224,7 @@ def test_a_corpus_of_the_host(capsys: CAPSYS, tmp_path: Path) -> None:
     told = refused(capsys, "--corpus", "here", *stages)
     assert "--corpus-host is for nothing: the corpus in 'here' is on this machine already" in told
     told = refused(capsys, "--corpus-host", "here")
-    assert "--corpus-host is for nothing without the setting engine.corpus" in told
+    assert "--corpus-host has no effect without --corpus" in told
 
 
 def test_a_port_that_is_taken(taken_port: str, capsys: CAPSYS) -> None:
