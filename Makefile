@@ -305,7 +305,7 @@ methods: $(STAMP)  ## the drafting methods live, on the bundled model (ARGS="--h
 test-lab: $(STAMP)  ## the tests of lab/, which no other target runs
 	@$(BIN)/python -m pytest lab/tests $(ARGS)
 
-paper: $(STAMP)  ## docs/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
+paper: $(STAMP)  ## lab/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
 	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see python -m lab paper --help"; exit 2; }
 	@$(BIN)/python -m lab paper --traces $(PAPER_TRACES) $(ARGS)
 

@@ -16,7 +16,7 @@ _PLOT = re.compile(r"!\[([^]]*)\]\((\w+)\)")
 INTRODUCTION = """\
 SuffixDecoding (Oliaro, Jia, Campos, Qiao, arXiv 2411.04975) is the method that this project builds on. This \
 page reproduces its figures from other data. Each section gives the paper's finding, our findings with its \
-rule and with ours (`rule="learned"`, [drafting.md](drafting.md)), and the cause of the difference.
+rule and with ours (`rule="learned"`, [drafting.md](../docs/drafting.md)), and the cause of the difference.
 
 **Measurements.** Outputs of other models are replayed against a simulated verifier, as in the paper's \
 ablations (sections 4.1 and 4.4): a draft token is accepted if the record has it. Speed-ups are simulated. \

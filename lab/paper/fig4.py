@@ -159,7 +159,7 @@ def _difference(measured: Figures) -> str:
         f"{learned[2]:.1f} drafted and {learned[1]:.0%} accepted, the paper's {paper[0]:.2f} at "
         f"{paper[2]:.1f} and {paper[1]:.0%}. The smallest probability is the same. The paper's estimates are "
         "too high, so it drafts tokens that the learned rule rejects as not worth their price. Which of the "
-        "two is faster depends on the cost of verifying a token ([drafting.md](drafting.md))."
+        "two is faster depends on the cost of verifying a token ([drafting.md](../docs/drafting.md))."
     )
 
 

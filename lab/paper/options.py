@@ -36,7 +36,7 @@ def add_options(experiments: Subparsers) -> None:
     paper.set_defaults(run=run_paper)
     add_traces(paper)
     paper.add_argument(
-        "--docs", type=Path, default=Path("docs"), metavar="DIR", help="where to write (%(default)s)"
+        "--docs", type=Path, default=Path("lab"), metavar="DIR", help="where to write (%(default)s)"
     )
     paper.add_argument(
         "--only", action="append", default=[], choices=SECTIONS, help="repeatable (default: all)"

@@ -1,4 +1,4 @@
-"""Fleets on paper: the arithmetic, the costs that it reads, and the tables of docs/fleet-scale.md."""
+"""Fleets on paper: the arithmetic, the costs that it reads, and the tables of lab/scale.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lab.scale.run import ENGINE, SHARDED, STORE, make_report, shown
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "fleet.json"
-DOCUMENT = ROOT / "docs" / "fleet-scale.md"
+DOCUMENT = ROOT / "lab" / "scale.md"
 REPLICAS = (10, 100, 1000)
 
 BATCH = {
