@@ -63,16 +63,6 @@ class DraftOptions:
         doubt: float = 0.0,
     ) -> None: ...
 
-BatchDrafts = tuple[
-    NDArray[np.int32],  # token_ids
-    NDArray[np.int32],  # parents
-    NDArray[np.float32],  # probs
-    NDArray[np.int64],  # offsets
-    NDArray[np.float64],  # scores
-    NDArray[np.int32],  # match_lengths
-    NDArray[np.uint8],  # sources
-]
-
 class DraftMaker:
     """A factory of agentspec.Draft objects from the core's drafts."""
 
@@ -118,8 +108,9 @@ class ForestCore:
         prompt: NDArray[np.int32],
         prediction: NDArray[np.int32],
         trees: Sequence[tuple[int, int]],
-        learn: bool,
         options: DraftOptions,
+        *,
+        learn: bool = True,
         in_background: bool = False,
         model: int | None = None,
         origin: int = 0,
@@ -128,14 +119,6 @@ class ForestCore:
     def wait(self, request: int) -> None: ...
     def step(
         self,
-        requests: NDArray[np.uint64],
-        tokens: NDArray[np.int32],
-        offsets: NDArray[np.int64],
-        max_tokens: int,
-        min_prob: float = 0.0,
-    ) -> BatchDrafts: ...
-    def step_named(
-        self,
         requests: Mapping[str, object],
         updates: list[tuple[str, NDArray[np.int32]]],
         max_tokens: int,
@@ -143,7 +126,7 @@ class ForestCore:
         maker: DraftMaker,
         learn_later: bool = False,
     ) -> list[Draft] | None: ...
-    def draft_after_named(
+    def draft_after(
         self,
         requests: Mapping[str, object],
         updates: list[tuple[str, NDArray[np.int32]]],
@@ -153,9 +136,7 @@ class ForestCore:
     ) -> list[Draft] | None: ...
     def start_threads(self) -> None: ...
     def settle(self) -> None: ...
-    def observe(
-        self, requests: NDArray[np.uint64], tokens: NDArray[np.int32], offsets: NDArray[np.int64]
-    ) -> None: ...
+    def observe(self, request: int, tokens: NDArray[np.int32]) -> None: ...
     def finish(self, request: int, keep: bool) -> None: ...
     def index_bytes(self, index: int) -> int: ...
     def group_bytes(self, group: int) -> int: ...
@@ -262,6 +243,7 @@ class LiveRows:
         num_prompt_tokens: int,
         most_tokens: int,
         stops: Sequence[int],
+        *,
         keeps_output: bool = False,
         request: int | None = None,
         is_held: bool = False,

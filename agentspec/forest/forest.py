@@ -129,7 +129,7 @@ class Forest:
         self.config = config or ForestConfig()
         # contexts have up to `depth` tokens, so the strings counted are one longer
         self._core = ForestCore(self.config.depth + 1, self.config.total_limit_bytes, self.config.threads)
-        self._step = functools.partial(self._core.step_named, learn_later=learns_later)
+        self._step = functools.partial(self._core.step, learn_later=learns_later)
         self._trees = TreeRegistry(self.config, self._core, prior)
         self._saving = threading.Lock()  # one thread at a time reads a tree
         self._moving = threading.Lock()  # of a session's past into its tree: an erasure misses neither
@@ -199,12 +199,12 @@ class Forest:
                 prompt,
                 prediction,
                 trees.shared,
-                learn and not learns_at_end,
                 options,
-                not wait,
-                trees.model,
-                origin,
-                is_personal or not learn,
+                learn=learn and not learns_at_end,
+                in_background=not wait,
+                model=trees.model,
+                origin=origin,
+                is_private=is_personal or not learn,
             )
         except BaseException:
             self._dismiss(request_id)
@@ -236,7 +236,7 @@ class Forest:
         number = self._live(request_id).number
         tokens = np.ascontiguousarray(_check_array(token_ids))
         with _naming(request_id):
-            self._core.observe(np.array([number], np.uint64), tokens, np.array([0, len(tokens)]))
+            self._core.observe(number, tokens)
 
     def draft(self, request_id: str, max_tokens: int = 32, min_prob: float = 0.0) -> Draft:
         """Draft for one request in its present state. Raises as :meth:`step`."""
@@ -272,7 +272,7 @@ class Forest:
         Nothing changes, and the learned rule learns nothing from these drafts. Arguments, result and errors
         are those of :meth:`step`.
         """
-        return self._drafts(self._core.draft_after_named, assumed, max_tokens, min_prob)
+        return self._drafts(self._core.draft_after, assumed, max_tokens, min_prob)
 
     def rows(self) -> LiveRows:
         """Return the rows of an engine that keeps its batch as a matrix: :meth:`step` without Python per row.

@@ -20,8 +20,7 @@ from agentspec.config import ForestConfig
 from agentspec.draft import Source
 from agentspec.forest.file import TreeName
 from agentspec.forest.model_table import ModelTable
-from agentspec.forest.session_pasts import SessionPasts
-from agentspec.forest.sessions import SessionKey, SessionTable
+from agentspec.forest.sessions import SessionKey, SessionPasts, SessionTable
 from agentspec.stages import MAX_SEGMENTS, StageKey
 
 Tokens = NDArray[np.int32]

@@ -136,11 +136,6 @@ def test_any_outputs_come_back_with_their_counts_and_ages(tmp_path_factory, outp
         assert drafts_for(loaded, EXTRACT, ids(*context)) == drafts_for(forest, EXTRACT, ids(*context))
 
 
-def test_an_empty_forest_is_a_file_too(path):
-    assert save(Forest(), path) == SavedForest(num_bytes=path.stat().st_size)
-    assert load(path).stats() == Forest().stats()
-
-
 def test_an_output_that_occurs_very_often_takes_its_place_once(path):
     forest = Forest(ForestConfig(sources=(Source.STAGE,)))
     for _ in range(70_000):  # more than one text can represent
@@ -426,23 +421,6 @@ def test_a_file_that_lost_a_chunk_is_refused(path, saved):
     end = saved.index(b"OUTS", saved.index(b"OUTS") + 1)
     path.write_bytes(saved[: saved.index(b"OUTS")] + saved[end:])
     assert_refused(path, "does not end as one")
-
-
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
-def test_a_file_with_a_damaged_model_is_refused(path, place):
-    forest = Forest()
-    teach(forest, EXTRACT, is_right=True)
-    save(forest, path)
-    damaged = bytearray(path.read_bytes())
-    damaged[int(place * len(damaged))] ^= 1
-    path.write_bytes(damaged)
-    assert_refused(path, "checksum")
-
-
-def test_other_files_are_refused(path):
-    for content in (b"", b"{}", b"\0" * 1000, b"AgentSpec forest"):
-        path.write_bytes(content)
-        assert_refused(path)
 
 
 @pytest.mark.parametrize("version", [0, 2, 5])

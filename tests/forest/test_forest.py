@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
 import threading
 from dataclasses import replace
@@ -124,14 +123,6 @@ def test_a_prediction_drafts_for_the_output():
     assert forest.step([("a", ids(20, 21))])[0].token_ids.tolist() == [22, 23]
 
 
-def test_a_finished_output_drafts_for_its_stage():
-    forest = Forest()
-    run_request(forest, "a", EXTRACT, ids(20, 21, 22, 23, 24))
-    forest.start("b", EXTRACT, ids(1))
-    (draft,) = forest.step([("b", ids(20, 21))])
-    assert (draft.token_ids.tolist(), draft.source) == ([22, 23, 24], Source.STAGE)
-
-
 def test_a_running_output_drafts_for_others_at_once():
     forest = Forest()
     forest.start("a", EXTRACT, ids(1))
@@ -172,18 +163,6 @@ def test_the_best_score_wins_over_the_more_specific_source():
     forest.start("b", EXTRACT, ids(21, 40, 9, 21, 41, 9))
     (draft,) = forest.step([("b", ids(20, 21))])
     assert (draft.token_ids.tolist(), draft.source) == ([22, 23, 24, 25], Source.WORKFLOW)
-
-
-def test_a_tree_draft_holds_both_continuations():
-    forest = Forest()
-    forest.learn(EXTRACT, ids(20, 21, 30, 31))
-    forest.learn(EXTRACT, ids(20, 21, 40, 41))
-    forest.start("b", EXTRACT, ids(1), draft=DraftConfig(mode="tree"))
-    (draft,) = forest.step([("b", ids(20, 21))])
-    assert sorted(draft.token_ids.tolist()) == [30, 31, 40, 41]
-    assert not draft.is_chain
-    assert draft.parents.tolist().count(-1) == 2
-    assert draft.score == 2.0
 
 
 def test_tenants_are_walls():
@@ -243,25 +222,6 @@ def test_limits_of_the_draft():
     assert len(forest.draft("max", 2)) == 2
     assert len(forest.draft("alpha")) == 3
     assert len(forest.draft("match")) == 0
-
-
-def test_step_is_observe_then_draft():
-    outputs = [text(seed, 60, 4) for seed in range(3)]
-    stepped, observed = Forest(ForestConfig(depth=6)), Forest(ForestConfig(depth=6))
-    for forest in (stepped, observed):
-        for i in range(3):
-            forest.start(str(i), EXTRACT, text(10 + i, 20, 4), session=str(i % 2), learn=i != 2)
-    for begin in range(0, 60, 4):
-        updates = [(str(i), output[begin : begin + 4]) for i, output in enumerate(outputs)]
-        drafts = stepped.step(updates, 8)
-        for request_id, tokens in updates:
-            observed.observe(request_id, tokens)
-        for (request_id, _), draft in zip(updates, drafts, strict=True):
-            assert_same(draft, observed.draft(request_id, 8))
-
-
-def test_an_empty_step_drafts_nothing():
-    assert Forest().step([]) == []
 
 
 # ---- errors change nothing ----
@@ -459,12 +419,6 @@ def test_evict_frees_the_stage_and_leaves_the_others():
     forest.learn(EXTRACT, ids(20, 21, 22))
     assert forest.stats(EXTRACT).num_tokens == 3
     forest.check_integrity()
-
-
-def test_evict_of_an_unknown_stage_is_nothing():
-    forest = Forest()
-    forest.evict(EXTRACT)
-    assert forest.memory_bytes(EXTRACT) == 0
 
 
 def held(forest: Forest, stage: StageKey = EXTRACT) -> tuple[int, int]:
@@ -686,22 +640,6 @@ def test_idle_sessions_expire(monkeypatch):
     assert forest.step([("b", ids(30, 31))])[0].source == Source.SESSION
 
 
-def test_a_call_drops_only_a_few_of_many_expired_sessions(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr("agentspec.forest.sessions.time.monotonic", lambda: clock[0])
-    forest = Forest(ForestConfig(session_ttl_s=10, sources=(Source.SESSION,)))
-    for i in range(100):
-        run_request(forest, "a", EXTRACT, ids(1), session=f"s{i}")
-    clock[0] = 11.0
-    left = []
-    for _ in range(30):
-        forest.start("b", OTHER, ids())
-        forest.finish("b")
-        left.append(forest.stats().num_sequences)
-    assert 80 <= left[0] < 100
-    assert left[-1] == 0
-
-
 def test_idle_sessions_hold_an_eighth_of_the_budget():
     limit = 1 << 20
     forest = Forest(ForestConfig(tenant_limit_bytes=limit, sources=(Source.SESSION,)))
@@ -785,40 +723,6 @@ def test_stats_count_what_the_trees_hold():
 
 
 # ---- threads ----
-
-
-def test_many_threads_at_once():
-    forest = Forest(ForestConfig(stage_limit_bytes=128 << 10, tenant_limit_bytes=512 << 10, depth=12))
-    errors: list[BaseException] = []
-
-    def work(worker: int) -> None:
-        rng = random.Random(worker)
-        try:
-            for turn in range(25):
-                names = [f"{worker}-{turn}-{i}" for i in range(3)]
-                for name in names:
-                    stage = StageKey(f"t{worker % 2}", (f"s{rng.randrange(3)}", "x"))
-                    forest.start(
-                        name, stage, text(turn, 50, 9), session=f"{rng.randrange(4)}", learn=turn % 5 != 0
-                    )
-                for step in range(6):
-                    for draft in forest.step([(name, text(step + turn, 7, 9)) for name in names], 12):
-                        assert len(draft) <= 12
-                if turn % 7 == 3:
-                    forest.evict(StageKey(f"t{worker % 2}", (f"s{rng.randrange(3)}", "x")))
-                for name in names:
-                    forest.finish(name, learn=rng.random() < 0.7)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    forest.check_integrity()
-    assert forest.stats().num_requests == 0
 
 
 @pytest.mark.parametrize("kept", [(), (Source.STAGE,), (Source.SESSION, Source.TENANT)])
@@ -1069,18 +973,6 @@ LEARNED = DraftConfig(rule="learned", min_prob=0.001)
 LEARNED_TREE = replace(LEARNED, mode="tree")
 
 
-def test_a_learned_tree_goes_from_tree_to_tree():
-    forest = Forest()
-    run_request(forest, "a", EXTRACT, ids(4, 5, 6, 7, 8, 4, 5, 6, 7, 8))
-    forest.start("b", EXTRACT, ids(1, 2, 3, 4), draft=LEARNED_TREE)
-    (draft,) = forest.step([("b", ids(9, 1, 2))])
-    # the prompt has a match for 1 2, and a 9 after 1 2 3 4; the stage has a match for 4
-    assert draft.token_ids.tolist()[:2] == [3, 4]
-    assert {9, 5, 6, 7, 8} <= set(draft.token_ids.tolist())
-    assert (draft.source, draft.match_length) == (Source.REQUEST, 2)
-    assert draft.score == pytest.approx(float(draft.probs.sum()), rel=1e-6)
-
-
 def test_the_price_of_a_draft_token_can_rise():
     forest = Forest()
     forest.start("a", EXTRACT, ids(1, 2, 3, 4, 5, 6, 7, 8, 1, 2), draft=LEARNED)
@@ -1129,23 +1021,6 @@ def test_what_a_stage_has_learned_helps_this_stage_only():
     assert untaught.draft("a").score == scores["other tenant"]
 
 
-def test_a_stage_starts_from_the_given_prior():
-    taught = Forest()
-    for i in range(50):
-        teach(taught, EXTRACT, f"a{i}", is_right=False)
-    (state,) = taught.model_states()
-    assert len(state) <= 42 * 1024
-    scores = []
-    for prior in (None, state, ForestCore.untrained_model_state()):
-        forest = Forest(prior=prior)
-        forest.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
-        scores.append(forest.draft("a").score)
-    assert scores[1] < scores[0]
-    assert len(set(scores)) == 3
-    with pytest.raises(ConfigError, match="the state of a model has"):
-        Forest(prior=state[1:])
-
-
 def test_models_count_in_the_budget():
     with_room = ForestConfig(tenant_limit_bytes=16 * 3 * MODEL_BYTES, total_limit_bytes=1 << 30)
     forest = Forest(with_room)
@@ -1163,17 +1038,6 @@ def test_models_count_in_the_budget():
     without_room.start("a", EXTRACT, ids(1, 2, 3, 1, 2), draft=LEARNED)
     assert without_room.draft("a").token_ids.tolist() == [3, 1, 2]  # by the paper's rule
     assert without_room.memory_bytes() < MODEL_BYTES
-
-
-def test_models_of_all_tenants_take_a_sixteenth_of_everything():
-    forest = Forest(ForestConfig(total_limit_bytes=16 * 4 * MODEL_BYTES))
-    for i in range(40):
-        stage = StageKey(f"t{i // 3}", (f"s{i % 3}",))
-        forest.start(f"r{i}", stage, ids(1, 2, 3, 1, 2), draft=LEARNED)
-        assert len(forest.draft(f"r{i}")) > 0
-        forest.finish(f"r{i}")
-        assert forest.memory_bytes() < 4 * MODEL_BYTES + (i + 1) * 25_000
-    forest.check_integrity()
 
 
 @pytest.mark.parametrize("mode", ["chain", "tree"])

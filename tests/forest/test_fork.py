@@ -12,6 +12,7 @@ import os, sys
 import numpy as np
 from agentspec import Forest, ForestConfig, StageKey
 from agentspec.errors import ForkedForestError
+from agentspec.forest import RowStep
 
 stage, tokens = StageKey.parse("w/s"), np.arange(100, dtype=np.int32)
 
@@ -24,7 +25,12 @@ def made():
     return forest
 
 def step_of(rows):
-    return rows.step([], [], np.empty(0, np.int32), {}, 8, 0.0, 0.0)
+    step = RowStep(rows, [], {}, np.zeros(0, np.int32), np.zeros((0, 9)).astype(np.int64), *drafts, 0.0)
+    step.run()
+    if step.error:
+        raise ForkedForestError(step.error)
+
+drafts = np.zeros((0, 8), np.int64), np.zeros((0, 8), np.float32)
 
 def ends_well(child):
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

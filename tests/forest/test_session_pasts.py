@@ -10,8 +10,7 @@ import pytest
 from agentspec import Draft, Forest, ForestConfig, Source, StageKey
 from agentspec.draft import Origin
 from agentspec.errors import ConfigError, TokenError
-from agentspec.forest.session_pasts import MOST_OUTPUTS, MOST_TOKENS, SessionPasts
-from agentspec.forest.sessions import SESSION_BYTES, session_hash
+from agentspec.forest.sessions import MOST_OUTPUTS, MOST_TOKENS, SESSION_BYTES, SessionPasts, session_hash
 
 PLAN, ANSWER = StageKey("acme", ("plan",)), StageKey("acme", ("answer",))
 RUN, OTHER = session_hash("acme", "run"), session_hash("acme", "other")

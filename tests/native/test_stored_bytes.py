@@ -126,5 +126,6 @@ def test_a_number_that_no_model_learns_is_refused(field, value):
 
 @pytest.mark.parametrize("change", [lambda s: b"", lambda s: s[:-1], lambda s: s + b"\0"])
 def test_a_state_of_another_length_is_refused(change):
-    with pytest.raises(ConfigError, match="41188 bytes, not"):
-        ForestCore.check_model_state(change(ForestCore.untrained_model_state()))
+    for read in (ForestCore.check_model_state, lambda state: Forest(prior=state)):
+        with pytest.raises(ConfigError, match="41188 bytes, not"):
+            read(change(ForestCore.untrained_model_state()))

@@ -14,39 +14,7 @@ namespace {
 
 using Tokens = ArrayView<std::int32_t>;
 using Ids = ArrayView<std::uint64_t>;
-using Offsets = ArrayView<std::int64_t>;
 using Unlocked = py::call_guard<py::gil_scoped_release>;
-
-BatchUpdate make_update(const Ids& requests, const Tokens& tokens, const Offsets& offsets) {
-  const BatchUpdate update{span_of(requests), span_of(tokens), span_of(offsets)};
-  const std::size_t num_requests = update.requests.size();
-  if (update.offsets.size() != num_requests + 1)
-    throw ConfigError("offsets are one more than requests: " + std::to_string(num_requests + 1) + ", not " +
-                      std::to_string(update.offsets.size()));
-  const auto num_tokens = static_cast<std::int64_t>(update.tokens.size());
-  for (std::size_t i = 0; i <= num_requests; ++i) {
-    const std::int64_t least = i == num_requests ? num_tokens : i == 0 ? 0 : update.offsets[i - 1];
-    const std::int64_t most = i == 0 ? 0 : num_tokens;
-    if (update.offsets[i] < least || update.offsets[i] > most)
-      throw ConfigError("offsets rise from 0 to the number of tokens, " + std::to_string(num_tokens) +
-                        ", but offsets[" + std::to_string(i) + "] is " + std::to_string(update.offsets[i]));
-  }
-  return update;
-}
-
-py::tuple step(ForestCore& self, const Ids& requests, const Tokens& tokens, const Offsets& offsets,
-               std::uint32_t max_tokens, double min_prob) {
-  const BatchUpdate update = make_update(requests, tokens, offsets);
-  BatchDrafts drafts;
-  {
-    const py::gil_scoped_release unlocked;
-    drafts = self.step(update, max_tokens, min_prob);
-  }
-  return py::make_tuple(array_of(std::move(drafts.token_ids)), array_of(std::move(drafts.parents)),
-                        array_of(std::move(drafts.probs)), array_of(std::move(drafts.offsets)),
-                        array_of(std::move(drafts.scores)), array_of(std::move(drafts.match_lengths)),
-                        array_of(std::move(drafts.sources)));
-}
 
 Origin origin_of(std::size_t number) {
   if (number >= kNumOrigins) throw py::value_error("there is no origin " + std::to_string(number));
@@ -54,7 +22,7 @@ Origin origin_of(std::size_t number) {
 }
 
 void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
-           const std::vector<std::pair<IndexId, SourceId>>& trees, bool learn, const DraftOptions& options,
+           const std::vector<std::pair<IndexId, SourceId>>& trees, const DraftOptions& options, bool learn,
            bool in_background, std::optional<ModelId> model, std::size_t origin, bool is_private) {
   const auto prompt_view = span_of(prompt);
   const auto prediction_view = span_of(prediction);
@@ -63,15 +31,15 @@ void start(ForestCore& self, RequestId request, GroupId group, const Tokens& pro
   for (const auto& [index, source] : trees) shared.push_back({index, source});
   const Origin written = origin_of(origin);
   const py::gil_scoped_release unlocked;
-  self.start(request, group, prompt_view, prediction_view, shared, learn, options, in_background, model,
-             written, is_private);
+  self.start({request, group, prompt_view, prediction_view, shared, options, model, written, learn,
+              in_background, is_private});
 }
 
 void def_requests(ForestCoreClass& cls) {
   cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
-          py::arg("prediction").noconvert(), py::arg("trees"), py::arg("learn"), py::arg("options"),
-          py::arg("in_background") = false, py::arg("model") = py::none(), py::arg("origin") = 0,
-          py::arg("is_private") = false,
+          py::arg("prediction").noconvert(), py::arg("trees"), py::arg("options"), py::kw_only(),
+          py::arg("learn") = true, py::arg("in_background") = false, py::arg("model") = py::none(),
+          py::arg("origin") = 0, py::arg("is_private") = false,
           "Admit a request and index its prompt without holding the lock: O(prompt * chain). trees:\n"
           "(index, source) of each shared index. With in_background the call only copies the prompt;\n"
           "until the index is ready, only the shared indices draft. origin: a value of\n"
@@ -79,23 +47,19 @@ void def_requests(ForestCoreClass& cls) {
           "request that is_private.");
   cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
           "Return once the request's own index is ready or dropped, or the request is finished.");
-  cls.def("step", &step, py::arg("requests").noconvert(), py::arg("tokens").noconvert(),
-          py::arg("offsets").noconvert(), py::arg("max_tokens"), py::arg("min_prob") = 0.0,
-          "Ingest new output of a batch and draft for it. Returns (token_ids, parents, probs,\n"
-          "offsets, scores, match_lengths, sources). O(new tokens + match lengths * max_tokens) per\n"
-          "request and source.");
   cls.def("start_threads", &ForestCore::start_threads, Unlocked(),
           "Start all threads now, on the calling thread's cores.");
   cls.def("settle", &ForestCore::settle, Unlocked(), "Return once all deferred updates are applied.");
   cls.def(
       "observe",
-      [](ForestCore& self, const Ids& requests, const Tokens& tokens, const Offsets& offsets) {
-        const BatchUpdate update = make_update(requests, tokens, offsets);
+      [](ForestCore& self, RequestId request, const Tokens& tokens) {
+        const auto view = span_of(tokens);
+        const std::int64_t offsets[] = {0, static_cast<std::int64_t>(view.size())};
         const py::gil_scoped_release unlocked;
-        self.observe(update);
+        self.observe({{&request, 1}, view, offsets});
       },
-      py::arg("requests").noconvert(), py::arg("tokens").noconvert(), py::arg("offsets").noconvert(),
-      "Ingest new output without drafting. O(new tokens * sources * chain).");
+      py::arg("request"), py::arg("tokens").noconvert(),
+      "Ingest new output of a request without drafting. O(new tokens * sources * chain).");
   cls.def("finish", &ForestCore::finish, py::arg("request"), py::arg("keep"), Unlocked(),
           "Finish a live request; its output stays in the shared indices or is removed from them.\n"
           "O(sources), or the cost of appending the output.");

@@ -7,10 +7,8 @@
 #include <utility>
 
 #include "bindings/bindings.hpp"
-#include "core/steps/plain_step.hpp"
-#include "core/steps/step_cost.hpp"
-#include "core/steps/step_meter.hpp"
-#include "core/steps/step_saving.hpp"
+#include "steps/step_cost.hpp"
+#include "steps/step_meter.hpp"
 
 namespace agentspec {
 namespace {

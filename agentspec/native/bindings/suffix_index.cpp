@@ -9,7 +9,6 @@
 
 #include "bindings/bindings.hpp"
 #include "core/error.hpp"
-#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {

@@ -1,6 +1,8 @@
-// The core's exceptions, one per class of agentspec.errors that they become in Python.
+// Token ids, and the core's exceptions: one per class of agentspec.errors that they become in Python.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -40,5 +42,16 @@ struct CapacityError : std::runtime_error {
 struct IntegrityError : std::logic_error {
   using std::logic_error::logic_error;
 };
+
+/// Stands before the first token of every output in the shared indices, and occurs nowhere else. An output's
+/// first tokens are then another context than the same tokens further on.
+constexpr std::int32_t kBeginToken = -2;
+
+/// Throws TokenError, which names the first negative id. O(tokens).
+inline void check_tokens(std::span<const std::int32_t> tokens) {
+  for (const std::int32_t token : tokens) {
+    if (token < 0) throw TokenError("a token id is never negative, but one is " + std::to_string(token));
+  }
+}
 
 }  // namespace agentspec

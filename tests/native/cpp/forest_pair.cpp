@@ -68,8 +68,15 @@ void ForestPair::start(RequestId id, std::size_t group, TokenSpan prompt,
     model = models_[group];
   in_background &=
       !model; // what a model learns depends on when the index is ready
-  core_.start(id, groups_[group], prompt, prediction, sources, learn, options,
-              in_background, model);
+  core_.start({.id = id,
+               .group = groups_[group],
+               .prompt = prompt,
+               .prediction = prediction,
+               .sources = sources,
+               .options = options,
+               .model = model,
+               .learn = learn,
+               .in_background = in_background});
   naive_.start(id, prompt, prediction, sources, learn, options, model);
   if (in_background)
     building_.insert(id);

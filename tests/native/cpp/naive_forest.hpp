@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/forest/forest_core.hpp"
-#include "core/tokens.hpp"
+#include "core/error.hpp"
 #include "naive_index.hpp"
 #include "naive_learned.hpp"
 

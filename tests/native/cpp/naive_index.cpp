@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/tokens.hpp"
+#include "core/error.hpp"
 
 namespace agentspec {
 namespace {

@@ -268,7 +268,7 @@ class Operations {
     const Tokens wrong = with_negative(right);
     const std::vector<SharedSource> sources = read_sources();
     const auto start = [&](RequestId id, GroupId group, const Tokens& prompt, const Tokens& prediction) {
-      return [=](ForestCore& core) { core.start(id, group, prompt, prediction, sources, true, {}); };
+      return [=](ForestCore& core) { core.start({.id = id, .group = group, .prompt = prompt, .prediction = prediction, .sources = sources}); };
     };
     const GroupId group = forests_.group(read_group());
     switch (bytes_.below(4)) {

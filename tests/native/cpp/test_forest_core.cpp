@@ -24,10 +24,10 @@ void an_output_drafts_for_the_next_request() {
   ForestCore core(9, 1 << 20);
   const GroupId group = core.create_group(1 << 20);
   const SharedSource sources[] = {{core.create_index(group, 1 << 20), 3}};
-  core.start(1, group, Tokens{7}, {}, sources, true, kOptions);
+  core.start({.id = 1, .group = group, .prompt = Tokens{7}, .sources = sources, .options = kOptions});
   step_one(core, 1, {20, 21, 22, 23});
   core.finish(1, true);
-  core.start(2, group, Tokens{8}, {}, sources, true, kOptions);
+  core.start({.id = 2, .group = group, .prompt = Tokens{8}, .sources = sources, .options = kOptions});
   const BatchDrafts drafts = step_one(core, 2, {20, 21});
   CHECK((drafts.token_ids == Tokens{22, 23}));
   CHECK(drafts.sources[0] == 3 && drafts.match_lengths[0] == 2 &&
@@ -38,12 +38,12 @@ void an_output_drafts_for_the_next_request() {
 void wrong_calls_throw() {
   ForestCore core(9, 1 << 20);
   const GroupId group = core.create_group(1 << 20);
-  core.start(1, group, Tokens{7}, {}, {}, true, kOptions);
-  CHECK_THROWS(core.start(1, group, {}, {}, {}, true, kOptions),
+  core.start({.id = 1, .group = group, .prompt = Tokens{7}, .options = kOptions});
+  CHECK_THROWS(core.start(NewRequest(1, group)),
                DuplicateIdError);
-  CHECK_THROWS(core.start(2, group, Tokens{-1}, {}, {}, true, kOptions),
+  CHECK_THROWS(core.start(NewRequest(2, group, Tokens{-1})),
                TokenError);
-  CHECK_THROWS(core.start(2, group + 1, {}, {}, {}, true, kOptions),
+  CHECK_THROWS(core.start(NewRequest(2, group + 1)),
                UnknownIdError);
   CHECK_THROWS(step_one(core, 2, {}), UnknownIdError);
   CHECK_THROWS(core.finish(2, true), UnknownIdError);
@@ -76,7 +76,7 @@ void what_a_model_has_learned_can_be_saved_and_restored() {
   const SharedSource sources[] = {{index, 3}};
   const ModelId model = core.create_model(group);
   const std::vector<std::byte> unlearned = core.model_state(model);
-  core.start(1, group, Tokens{7}, {}, sources, true, kOptions, false, model);
+  core.start({.id = 1, .group = group, .prompt = Tokens{7}, .sources = sources, .options = kOptions, .model = model});
   for (std::int32_t i = 0; i < 40; ++i)
     step_one(core, 1, {i % 4, i % 3});
   std::vector<std::byte> state = core.model_state(model);
@@ -121,7 +121,7 @@ void a_model_learns_what_is_left_for_later() {
   const GroupId group = core.create_group(1 << 20);
   const SharedSource sources[] = {{core.create_index(group, 1 << 20), 3}};
   const ModelId model = core.create_model(group);
-  core.start(1, group, Tokens{7}, {}, sources, true, kOptions, false, model);
+  core.start({.id = 1, .group = group, .prompt = Tokens{7}, .sources = sources, .options = kOptions, .model = model});
   for (std::int32_t i = 0; i < 12; ++i)
     step_one(core, 1, {i % 4}, true);
   for (std::int32_t i = 12; i < 40; ++i) {
@@ -150,8 +150,12 @@ void threads_may_do_everything_at_once() {
     threads.emplace_back([&core, &sources, group, worker] {
       for (RequestId turn = 0; turn < 40; ++turn) {
         const RequestId id = worker * 1000 + turn;
-        core.start(id, group, Tokens{1, 2, 3}, {}, sources, turn % 4 != 0,
-                   kOptions);
+        core.start({.id = id,
+                    .group = group,
+                    .prompt = Tokens{1, 2, 3},
+                    .sources = sources,
+                    .options = kOptions,
+                    .learn = turn % 4 != 0});
         for (std::int32_t i = 0; i < 20; ++i)
           step_one(core, id, {i, i % 3, static_cast<std::int32_t>(turn)},
                    turn % 2 == 0);

@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/forest/largest_first.hpp"
+#include "core/forest/memory_budget.hpp"
 
 #include <algorithm>
 #include <array>

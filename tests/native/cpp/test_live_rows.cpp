@@ -1,6 +1,6 @@
 #include "check.hpp"
 #include "core/error.hpp"
-#include "core/forest/live_rows.hpp"
+#include "steps/rows.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -32,9 +32,8 @@ struct Engine {
 
   void start(std::size_t row, std::size_t most_tokens = kWidth) {
     const SharedSource sources[] = {{index, kStage}};
-    core.start(row, group, Tokens{1}, {}, sources, true,
-               {.max_tokens = 8, .min_prob = 0});
-    rows.add(names[row], kStart, most_tokens, {kEnd, 99});
+    core.start({.id = row, .group = group, .prompt = Tokens{1}, .sources = sources, .options = {.max_tokens = 8, .min_prob = 0}});
+    rows.add(names[row], {kStart, most_tokens, {kEnd, 99}});
     rows.enter(names[row], row);
   }
   void sample(std::size_t row, const Tokens &tokens) {
@@ -97,11 +96,11 @@ void rows_are_added_replaced_and_removed() {
   CHECK(engine.rows.remove("r0").counts().num_output_tokens == 1);
   CHECK(engine.step_one({11}).empty());
   CHECK(engine.num_learned() == 1);
-  engine.rows.add("r0", 3, kWidth, {}); // a new row begins where it is added
+  engine.rows.add("r0", {3, kWidth}); // a new row begins where it is added
   engine.ends[0] = 3;
   CHECK(engine.step_one({12}).empty());
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 1);
-  engine.rows.add("r0", 4, kWidth, {});
+  engine.rows.add("r0", {4, kWidth});
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
 }
 
@@ -137,9 +136,8 @@ void a_draft_respects_the_limit() {
 void a_row_may_enter_the_core_late() {
   Engine engine;
   const SharedSource sources[] = {{engine.index, kStage}};
-  engine.core.start(0, engine.group, Tokens{1}, {}, sources, true,
-                    {.max_tokens = 8, .min_prob = 0});
-  engine.rows.add("r0", kStart, kWidth, {kEnd});
+  engine.core.start({.id = 0, .group = engine.group, .prompt = Tokens{1}, .sources = sources, .options = {.max_tokens = 8, .min_prob = 0}});
+  engine.rows.add("r0", {kStart, kWidth, {kEnd}});
   CHECK(engine.step_one({10}, 0, 1.0).empty());
   CHECK(engine.step_one({11}, 0, 2.0).empty());
   CHECK(engine.num_learned() == 0);
@@ -222,7 +220,7 @@ void rows_without_samples_take_no_part() {
 void a_wrong_batch_changes_nothing() {
   Engine engine(2);
   engine.start(0);
-  engine.rows.add("r1", kStart, kWidth, {});
+  engine.rows.add("r1", {kStart, kWidth});
   engine.sampled = {{-5}, {10}};
   engine.ends = {2, 2};
   CHECK_THROWS(engine.step(), TokenError);
@@ -271,7 +269,7 @@ void a_step_is_counted_with_drafts_and_without() {
 void a_row_keeps_its_output_if_it_is_asked_to() {
   Engine engine(2);
   engine.start(0);
-  engine.rows.add("r0", kStart, kWidth, {kEnd}, true);
+  engine.rows.add("r0", {kStart, kWidth, {kEnd}, true});
   engine.step_one({10, 11}); // it has not entered yet
   engine.rows.enter("r0", 0);
   engine.step_one({12});
@@ -297,7 +295,7 @@ void a_row_keeps_its_output_if_it_is_asked_to() {
 void a_held_row_has_no_parts_and_its_counts_up_to_any_token() {
   Engine engine(2);
   engine.start(0);
-  engine.rows.add("r0", kStart, kWidth, {kEnd}, true, 0, true);
+  engine.rows.add("r0", {kStart, kWidth, {kEnd}, true, true, 0});
   engine.step_one({10});
   engine.step_one({11, 12, 13}, 2);
   engine.rows.count_saving({1.0, 0.5, 0.25});
@@ -353,7 +351,7 @@ void threads_may_do_everything_at_once() {
   std::thread first(work, shared.names[0]), second(work, shared.names[1]);
   std::int64_t num_counted = 0;
   for (int i = 0; i < 200; ++i) {
-    shared.rows.add("other", 0, 1, {});
+    shared.rows.add("other", {0, 1});
     shared.rows.count_saving({1, 1, 1});
     num_counted += shared.rows.take_counts(shared.names[0]).num_output_tokens;
     shared.rows.remove("other");

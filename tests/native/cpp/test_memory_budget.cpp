@@ -30,12 +30,12 @@ struct Forest {
   }
   Request &add_request(GroupId group, std::size_t num_tokens) {
     Request &request =
-        requests.emplace_back(requests.size(), kDepth, group, DraftOptions{});
+        requests.emplace_back(NewRequest{requests.size(), group}, kDepth);
     Tokens tokens(num_tokens);
     std::iota(tokens.begin(), tokens.end(), 0);
-    request.own_state = OwnIndex::kReady;
-    request.append_to_own(tokens);
-    budget.add(request, request.own_bytes);
+    request.own.end_build(true);
+    request.own.append(tokens);
+    budget.add(request, request.own.num_bytes());
     budget.balance();
     return request;
   }
@@ -70,14 +70,14 @@ void changes_are_counted_in_the_group_and_in_the_whole() {
   forest.learn(shared, 0, 500);
   CHECK(forest.budget.group_bytes(first) == shared.index->memory_bytes());
   Request &request = forest.add_request(second, 100);
-  CHECK(forest.budget.group_bytes(second) == request.own_bytes);
+  CHECK(forest.budget.group_bytes(second) == request.own.num_bytes());
   Model model(second, AcceptanceModel());
   forest.budget.add_model(model);
-  CHECK(forest.budget.group_bytes(second) == request.own_bytes + sizeof(Model));
+  CHECK(forest.budget.group_bytes(second) == request.own.num_bytes() + sizeof(Model));
   forest.budget.remove_model(model);
   model.told = std::make_unique<AcceptanceModel>();
   forest.budget.add_model(model);
-  CHECK(forest.budget.group_bytes(second) == request.own_bytes + 2 * sizeof(Model));
+  CHECK(forest.budget.group_bytes(second) == request.own.num_bytes() + 2 * sizeof(Model));
   CHECK(forest.budget.bytes() == forest.budget.group_bytes(first) +
                                      forest.budget.group_bytes(second));
   forest.budget.remove(shared);
@@ -93,9 +93,9 @@ void a_finished_request_is_not_counted() {
   Forest forest(kLarge);
   const GroupId group = forest.budget.create_group(kLarge);
   Request &request = forest.add_request(group, 10);
-  request.scored.resize(3);
+  request.scored.last.resize(3);
   forest.budget.account_scored(request);
-  CHECK(forest.budget.bytes() > request.own_bytes);
+  CHECK(forest.budget.bytes() > request.own.num_bytes());
   forest.budget.remove(request);
   request.is_finished = true;
   forest.budget.account_scored(request);
@@ -114,7 +114,7 @@ void the_largest_index_makes_room_first() {
   for (std::int32_t i = 0; i < 40; ++i)
     forest.learn(large, 1000 * i, 500);
   CHECK(forest.budget.group_bytes(group) <= 1 << 18);
-  CHECK(small.bytes == before && request.has_own());
+  CHECK(small.bytes == before && bool(request.own));
   CHECK(large.index->num_tokens() < 40 * 500);
 }
 
@@ -125,13 +125,13 @@ void the_largest_own_index_is_dropped_when_nothing_can_be_evicted() {
   Request &elsewhere = forest.add_request(other, 4000);
   Request &small = forest.add_request(group, 200);
   Request &large = forest.add_request(group, 1000);
-  CHECK(small.has_own() && large.has_own());
+  CHECK(bool(small.own) && bool(large.own));
   Request &removed = forest.add_request(group, 10);
   forest.budget.remove(removed);
   Request &last = forest.add_request(group, 9000);
-  CHECK(!last.has_own() && last.own_state == OwnIndex::kDropped);
+  CHECK(!last.own && last.own.is_dropped());
   CHECK(last.bytes == 0 && forest.budget.group_bytes(group) <= 1 << 18);
-  CHECK(small.has_own() && large.has_own() && elsewhere.has_own());
+  CHECK(bool(small.own) && bool(large.own) && bool(elsewhere.own));
 }
 
 // Its excess can't be evicted from the other groups.
@@ -145,7 +145,7 @@ void a_group_beyond_its_limit_is_charged_with_the_limit() {
   forest.budget.balance();
   CHECK(forest.budget.group_bytes(tiny) > 1 << 20);
   CHECK(!forest.budget.is_exhausted(group) && forest.budget.is_exhausted(tiny));
-  CHECK(forest.add_request(group, 200).has_own());
+  CHECK(bool(forest.add_request(group, 200).own));
 }
 
 } // namespace

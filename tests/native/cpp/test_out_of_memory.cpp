@@ -355,7 +355,8 @@ class ForestScript {
     const SharedSource sources[] = {{0, 5}, {group == 0 ? IndexId{1} : IndexId{2}, 3}, {3, 4}};
     const std::optional<ModelId> model = group == 0 ? model_ : std::nullopt;
     must([&] {
-      core_->start(id, group, prompt, prediction, sources, learns, options, in_background, model);
+      core_->start({.id = id, .group = group, .prompt = prompt, .prediction = prediction, .sources = sources,
+                    .options = options, .model = model, .learn = learns, .in_background = in_background});
     });
     live_.insert(id);
     require_equal(core_->num_requests(), live_.size(), "number of requests");
@@ -415,7 +416,8 @@ class ForestScript {
     std::iota(tokens.begin(), tokens.end(), static_cast<std::int32_t>(1'000'000 + index * 1000));
     core_->learn(std::span(&index, 1), tokens);
     const SharedSource source{index, 4};
-    core_->start(kReader, 0, Tokens{1, 2, 3}, {}, std::span(&source, 1), false, kChain);
+    core_->start({.id = kReader, .group = 0, .prompt = Tokens{1, 2, 3}, .sources = {&source, 1}, .options = kChain,
+                  .learn = false});
     Batch batch;
     batch.add(kReader, std::span(tokens).first(3));
     const BatchDrafts drafts = core_->step(batch.update(), 8);
@@ -443,8 +445,8 @@ class ForestScript {
   static void prepare(ForestCore& core, IndexId index) {
     const SharedSource source{index, 3};
     core.learn(std::span(&index, 1), text(400, 200));
-    core.start(901, 0, text(401, 50), text(402, 50), std::span(&source, 1), true, kTree);
-    core.start(902, 0, text(403, 50), {}, std::span(&source, 1), true, kChain, true);
+    core.start({.id = 901, .group = 0, .prompt = text(401, 50), .prediction = text(402, 50), .sources = {&source, 1}, .options = kTree});
+    core.start({.id = 902, .group = 0, .prompt = text(403, 50), .sources = {&source, 1}, .options = kChain, .in_background = true});
     core.wait(902);
   }
 

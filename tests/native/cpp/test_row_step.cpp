@@ -1,6 +1,6 @@
 #include "check.hpp"
 #include "core/error.hpp"
-#include "core/forest/row_step.hpp"
+#include "steps/row_step.hpp"
 
 #include <algorithm>
 #include <array>
@@ -24,9 +24,9 @@ struct Device {
     index = core.create_index(group, 1 << 20);
     core.learn(std::span(&index, 1), kText);
     const SharedSource sources[] = {{index, 3}};
-    core.start(0, group, Tokens{1}, {}, sources, true,
-               {.max_tokens = 8, .min_prob = 0});
-    rows.add("r", 1, 1 << 20, {});
+    core.start({.id = 0, .group = group, .prompt = Tokens{1}, .sources = sources,
+                .options = {.max_tokens = 8, .min_prob = 0}});
+    rows.add("r", {1, 1 << 20});
     rows.enter("r", 0);
   }
 
@@ -113,7 +113,7 @@ void steps_are_planned_while_others_run() {
     steps.push_back(device.plan(kWidth));
     RowStep *step = steps.back().get();
     std::thread stream([step] { step->run(); });
-    device.rows.add("other", 0, 9, {});
+    device.rows.add("other", {0, 9});
     device.rows.remove("other");
     device.rows.count_row_saving("r", 1, {1, 1, 1});
     stream.join();

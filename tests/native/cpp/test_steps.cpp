@@ -1,5 +1,5 @@
 #include "check.hpp"
-#include "core/steps/step_meter.hpp"
+#include "steps/step_meter.hpp"
 
 #include <array>
 #include <cmath>

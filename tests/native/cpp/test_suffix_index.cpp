@@ -1,7 +1,6 @@
 #include "check.hpp"
 #include "core/error.hpp"
 #include "core/index/suffix_index.hpp"
-#include "core/tokens.hpp"
 
 #include <map>
 #include <random>

@@ -5,7 +5,100 @@
 #include <span>
 #include <utility>
 
+#include "core/drafting/learned_drafter.hpp"
+
 namespace agentspec {
+
+void SharedUpdates::gather(const RequestBatch& batch, const BatchUpdate& update) {
+  ++num_batches_;
+  gather_indices(batch, update);
+  gather_models(batch, update);
+}
+
+void SharedUpdates::gather_indices(const RequestBatch& batch, const BatchUpdate& update) {
+  num_indices_ = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    for (const Link& link : batch[i]->links) {
+      Shared& shared = *link.shared;
+      if (!link.has_sequence || shared.index == nullptr) continue;
+      if (shared.batch != num_batches_) {
+        shared.batch = num_batches_;
+        shared.task = num_indices_++;
+        if (indices_.size() < num_indices_) indices_.emplace_back();
+        indices_[shared.task].shared = &shared;
+        indices_[shared.task].num_tokens = indices_[shared.task].work = 0;
+        indices_[shared.task].learners.clear();
+      }
+      indices_[shared.task].num_tokens += update.tokens_of(i).size();
+      indices_[shared.task].learners.emplace_back(i, link.sequence);
+    }
+  }
+}
+
+// Without new output the outcome of the draft is still unknown.
+void SharedUpdates::gather_models(const RequestBatch& batch, const BatchUpdate& update) {
+  num_models_ = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i]->scored.last.empty() || update.tokens_of(i).empty()) continue;
+    Model& model = *batch[i]->model;
+    if (model.batch != num_batches_) {
+      model.batch = num_batches_;
+      model.task = num_models_++;
+      if (models_.size() < num_models_) models_.emplace_back();
+      models_[model.task].model = &model;
+      models_[model.task].learners.clear();
+    }
+    models_[model.task].learners.push_back(i);
+    std::swap(batch[i]->scored.last, batch[i]->scored.pending);
+  }
+}
+
+void SharedUpdates::apply_update(std::size_t i, const RequestBatch& batch, const BatchUpdate& update,
+                                 const MemoryBudget& budget, Lookahead& lookahead) {
+  if (i < num_indices_) return append_batch(indices_[i], update, budget, lookahead);
+  train(models_[i - num_indices_], batch, update);
+}
+
+void SharedUpdates::append_batch(IndexUpdate& growing, const BatchUpdate& update, const MemoryBudget& budget,
+                                 Lookahead& lookahead) {
+  SuffixIndex& index = *growing.shared->index;
+  const bool is_tight = budget.is_exhausted(growing.shared->group);
+  if (is_tight) growing.work = index.make_holes(growing.num_tokens);
+  const bool is_full = is_tight && !index.has_holes(growing.num_tokens);
+  for (std::size_t begin = 0; begin < growing.learners.size(); begin += Lookahead::kWalks) {
+    const auto block = std::span(growing.learners)
+                           .subspan(begin, std::min(Lookahead::kWalks, growing.learners.size() - begin));
+    for (const auto& [place, sequence] : block) {
+      lookahead.add_append(index.automaton(), index.tail(sequence), update.tokens_of(place));
+    }
+    lookahead.run();
+    for (const auto& [place, sequence] : block) {
+      if (is_full && !update.tokens_of(place).empty()) index.stop(sequence);
+      index.append(sequence, update.tokens_of(place));
+    }
+  }
+  index.enforce_incrementally(growing.num_tokens);
+}
+
+void SharedUpdates::train(const ModelUpdate& learning, const RequestBatch& batch, const BatchUpdate& update) {
+  for (const std::size_t i : learning.learners) {
+    Model& model = *learning.model;
+    if (model.told == nullptr || !batch[i]->is_private) {
+      model.num_new += learn_from(batch[i]->scored.pending, update.tokens_of(i), model.acceptance);
+    }
+    batch[i]->scored.pending.clear();
+  }
+}
+
+void SharedUpdates::account(MemoryBudget& budget) const {
+  std::size_t work_done = 0;
+  for (const IndexUpdate& one : std::span(indices_).first(num_indices_)) {
+    budget.account(*one.shared, one.num_tokens);
+    work_done += one.work;
+  }
+  budget.balance(work_done);
+}
+
 namespace {
 
 /// Smaller batches do not justify waking a thread.
@@ -154,7 +247,7 @@ void BatchStep::ingest_piece(const RequestBatch& batch, const BatchUpdate& updat
     for (std::size_t i = begin; i < end; ++i) {
       batch[i]->extend_context(update.tokens_of(i), depth_);
       if (!limits || batch[i]->model != nullptr) continue;
-      draft_from_own_index(*batch[i], batch[i]->own_tail(), limits->options_for(*batch[i]), scratch);
+      draft_from_own_index(*batch[i], batch[i]->own.tail(), limits->options_for(*batch[i]), scratch);
       std::swap(drafts_[i], scratch.draft);  // each thread writes to its own memory
     }
   };
@@ -168,16 +261,16 @@ void BatchStep::append_block(const RequestBatch& batch, const BatchUpdate& updat
                              std::size_t end, Lookahead& lookahead) {
   prefetch(std::span(batch).subspan(begin, end - begin));
   for (std::size_t i = begin; i < end; ++i) {
-    if (!batch[i]->has_own()) continue;
-    lookahead.add_append(batch[i]->own->automaton(), batch[i]->own->tail(), update.tokens_of(i));
+    if (!batch[i]->own) continue;
+    lookahead.add_append(batch[i]->own.automaton(), batch[i]->own->tail(), update.tokens_of(i));
   }
   lookahead.run();
-  for (std::size_t i = begin; i < end; ++i) batch[i]->append(update.tokens_of(i));
+  for (std::size_t i = begin; i < end; ++i) batch[i]->own.append(update.tokens_of(i));
 }
 
 void BatchStep::account(const RequestBatch& batch, const BatchUpdate& update) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i]->own_state == OwnIndex::kReady) budget_.account_own(*batch[i], update.tokens_of(i).size());
+    if (batch[i]->own.is_ready()) budget_.account_own(*batch[i], update.tokens_of(i).size());
   }
   updates_.account(budget_);
 }
@@ -192,14 +285,14 @@ void BatchStep::draft_after_ingest(const RequestBatch& batch, const DraftLimits&
     prefetch(block);
     follow_links(block, true, scratch.lookahead);
     for (const Request* request : block) {
-      if (request->model && request->has_own()) {
-        scratch.lookahead.add_draft(request->own->automaton(), request->own->tail());
+      if (request->model && request->own) {
+        scratch.lookahead.add_draft(request->own.automaton(), request->own->tail());
       }
     }
     scratch.lookahead.run();
     for (std::size_t i = begin; i < end; ++i) {
       std::swap(drafts_[i], scratch.draft);
-      improve_draft(*batch[i], batch[i]->own_tail(), limits.options_for(*batch[i]), scratch);
+      improve_draft(*batch[i], batch[i]->own.tail(), limits.options_for(*batch[i]), scratch);
       std::swap(drafts_[i], scratch.draft);
     }
   };
@@ -216,14 +309,14 @@ void BatchStep::draft_before_ingest(const RequestBatch& batch, const BatchUpdate
     for (std::size_t i = begin; i < end; ++i) {
       begin_matches(*batch[i]);
       batch[i]->extend_context(update.tokens_of(i), depth_);
-      if (!batch[i]->has_own()) continue;
-      batch[i]->own_match.look_ahead(batch[i]->own->automaton(), batch[i]->context,
-                                     update.tokens_of(i).size(), scratch.lookahead);
+      if (!batch[i]->own) continue;
+      batch[i]->own_match.look_ahead(batch[i]->own.automaton(), batch[i]->context, update.tokens_of(i).size(),
+                                     scratch.lookahead);
     }
     follow_links(block, false, scratch.lookahead);
     for (std::size_t i = begin; i < end; ++i) {
-      if (!batch[i]->has_own()) continue;
-      const Automaton& own = batch[i]->own->automaton();
+      if (!batch[i]->own) continue;
+      const Automaton& own = batch[i]->own.automaton();
       scratch.lookahead.add_draft(
           own, batch[i]->own_match.follow(own, batch[i]->context, update.tokens_of(i).size(), {}));
     }

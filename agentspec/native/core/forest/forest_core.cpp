@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "core/error.hpp"
-#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {
@@ -145,33 +144,29 @@ void ForestCore::forget(std::span<const IndexId> indices, std::span<const std::i
 
 // ---- a request's life ---------------------------------------------------------------------------------
 
-void ForestCore::start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
-                       std::span<const std::int32_t> prediction, std::span<const SharedSource> sources,
-                       bool learn, const DraftOptions& options, bool in_background,
-                       std::optional<ModelId> model, Origin origin, bool is_private) {
-  check_tokens(prompt);
-  check_tokens(prediction);
-  for (const SharedSource& shared : sources) {
+void ForestCore::start(const NewRequest& made) {
+  check_tokens(made.prompt);
+  check_tokens(made.prediction);
+  for (const SharedSource& shared : made.sources) {
     if (shared.source == kNoSource || shared.source > kLastSource)
       throw ConfigError("a source is between 1 and 5, not " + std::to_string(shared.source));
   }
-  const auto made = std::make_shared<Request>(id, depth_, group, options);
-  const auto recent = prompt.last(std::min<std::size_t>(prompt.size(), depth_));
-  made->context.assign(recent.begin(), recent.end());
-  made->is_private = is_private;
-  if (in_background) made->queue(prediction, prompt);
+  const auto request = std::make_shared<Request>(made, depth_);
+  const auto recent = made.prompt.last(std::min<std::size_t>(made.prompt.size(), depth_));
+  request->context.assign(recent.begin(), recent.end());
+  if (made.in_background) request->own.queue(made.prediction, made.prompt);
   {
     const auto lock = enter();
-    registry_.admit(made, sources, learn, model, origin);
+    registry_.admit(request, made);
   }
-  if (!in_background) return builder_.build(*made, prediction, prompt);
-  builder_.build_in_background(made);
+  if (!made.in_background) return builder_.build(*request, made.prediction, made.prompt);
+  builder_.build_in_background(request);
 }
 
 void ForestCore::wait(RequestId id) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Request> waited = registry_.request(id);
-  own_changed_.wait(lock, [&] { return waited->is_finished || !waited->has_to_come(); });
+  own_changed_.wait(lock, [&] { return waited->is_finished || !waited->own.has_to_come(); });
 }
 
 void ForestCore::finish(RequestId id, bool keep) {
@@ -181,10 +176,7 @@ void ForestCore::finish(RequestId id, bool keep) {
   {
     const auto lock = enter();
     finished = registry_.remove(id, keep);
-    if (finished->is_at_rest()) {
-      bytes = finished->own_memory_bytes();
-      finished->own_state = OwnIndex::kDropped;
-    }
+    bytes = finished->own.retire();
     links = std::move(finished->links);  // a step in pieces no longer adds to them
     own_changed_.notify_all();
   }

@@ -81,14 +81,9 @@ class ForestCore {
 
   /// Admits a request and indexes its prompt: O(prompt * chain), off the lock. In the background, the call
   /// only copies the prompt. Until its index is ready, the request drafts only from the shared ones, and
-  /// permanently so if memory runs out. With a model, LearnedDrafter drafts and the model learns. `origin` is
-  /// where its output is written. A shared model learns nothing from a request that `is_private`. A call that
-  /// throws admits nothing. Throws DuplicateIdError, UnknownIdError, TokenError, ConfigError.
-  void start(RequestId id, GroupId group, std::span<const std::int32_t> prompt,
-             std::span<const std::int32_t> prediction, std::span<const SharedSource> sources, bool learn,
-             const DraftOptions& options, bool in_background = false,
-             std::optional<ModelId> model = std::nullopt, Origin origin = Origin::kLocal,
-             bool is_private = false);
+  /// permanently so if memory runs out. A call that throws admits nothing. Throws DuplicateIdError,
+  /// UnknownIdError, TokenError, ConfigError.
+  void start(const NewRequest& made);
   /// Returns once the request's own index is ready or abandoned, or the request is finished.
   void wait(RequestId id);
   /// Ingests new output of a batch, without drafting. O(tokens * sources * chain) plus evictions. More than

@@ -46,7 +46,7 @@ void MemoryBudget::add(Request& request, std::size_t bytes) {
 
 void MemoryBudget::remove(Request& request) noexcept {
   account(request, 0, 1);
-  account(request.scored_bytes, 0, groups_[request.group]);
+  account(request.scored.counted_bytes, 0, groups_[request.group]);
   requests_[request.place] = requests_.back();
   requests_[request.place]->place = request.place;
   requests_.pop_back();
@@ -106,15 +106,15 @@ void MemoryBudget::account(Request& request, std::size_t bytes, std::size_t num_
 }
 
 void MemoryBudget::account_own(Request& request, std::size_t num_added) noexcept {
-  if (request.own == nullptr) return drop_own_index(request);
-  account(request, request.own_bytes, num_added);
+  if (request.own.has_failed()) return drop_own_index(request);
+  account(request, request.own.num_bytes(), num_added);
 }
 
 void MemoryBudget::account_scored(Request& request) noexcept {
   if (request.is_finished) return;  // it is not counted any more
-  const std::size_t bytes =
-      (request.scored.capacity() + request.pending_outcome.capacity()) * sizeof(ScoredToken);
-  if (bytes != request.scored_bytes) account(request.scored_bytes, bytes, touch(request.group));
+  const std::size_t bytes = request.scored.memory_bytes();
+  if (bytes != request.scored.counted_bytes)
+    account(request.scored.counted_bytes, bytes, touch(request.group));
 }
 
 void MemoryBudget::rank(Shared& shared, std::size_t spare_bytes) noexcept {
@@ -221,12 +221,8 @@ bool MemoryBudget::drop_largest_own_index(GroupId group) {
 }
 
 void MemoryBudget::drop_own_index(Request& request) noexcept {
-  if (request.is_at_rest()) {
-    request.own.reset();
-    request.text.release();
-  }
+  request.own.drop();
   account(request, 0);
-  request.own_state = OwnIndex::kDropped;
   own_changed_.notify_all();
 }
 

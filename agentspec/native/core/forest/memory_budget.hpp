@@ -1,15 +1,102 @@
 // Memory of a forest: what each group and everything takes, and which index makes room near a limit.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
-#include "core/forest/budget.hpp"
 #include "core/forest/request.hpp"
 
 namespace agentspec {
+
+/// A binary heap that moves a thing when its size changes. T has `is_larger(other, ranking)`, an order
+/// without ties, and `places`, its position in each ranking that it belongs to; rankings are numbered.
+template <typename T>
+class LargestFirst {
+ public:
+  explicit LargestFirst(std::size_t ranking) : ranking_(ranking) {}
+
+  /// Returns the largest thing, or nullptr if the heap is empty. O(1).
+  T* first() const { return heap_.empty() ? nullptr : heap_.front(); }
+  /// Reserves room for add(), which must follow it. Throws std::bad_alloc, unchanged.
+  void make_place() {
+    heap_.push_back(nullptr);
+    heap_.pop_back();
+  }
+  /// O(log n).
+  void add(T& thing) noexcept {
+    heap_.push_back(&thing);
+    put(thing, heap_.size() - 1);
+    update(thing);
+  }
+  void remove(T& thing) noexcept {
+    const std::size_t place = thing.places[ranking_];
+    T& last = *heap_.back();
+    heap_.pop_back();
+    if (&last == &thing) return;
+    put(last, place);
+    update(last);
+  }
+  /// Restores the order after a change of size. O(log n).
+  void update(T& thing) noexcept {
+    rise(thing);
+    sink(thing);
+  }
+
+ private:
+  void put(T& thing, std::size_t place) {
+    heap_[place] = &thing;
+    thing.places[ranking_] = place;
+  }
+  void rise(T& thing) {
+    std::size_t place = thing.places[ranking_];
+    for (; place > 0 && thing.is_larger(*heap_[(place - 1) / 2], ranking_); place = (place - 1) / 2) {
+      put(*heap_[(place - 1) / 2], place);
+    }
+    put(thing, place);
+  }
+  void sink(T& thing) {
+    std::size_t place = thing.places[ranking_];
+    for (std::size_t child = 2 * place + 1; child < heap_.size(); child = 2 * place + 1) {
+      if (child + 1 < heap_.size() && heap_[child + 1]->is_larger(*heap_[child], ranking_)) ++child;
+      if (!heap_[child]->is_larger(thing, ranking_)) break;
+      put(*heap_[child], place);
+      place = child;
+    }
+    put(thing, place);
+  }
+
+  std::size_t ranking_;
+  std::vector<T*> heap_;
+};
+
+struct Budget {
+  std::size_t limit_bytes;
+  LargestFirst<Shared> indices;
+  std::size_t bytes = 0;
+  std::size_t own_bytes = 0;  // the part in live requests' own indices
+  std::size_t num_added = 0;  // tokens added since the last balance
+
+  /// Above it, the budget is enforced in small steps, so that the limit is never reached.
+  std::size_t soft_limit() const { return limit_bytes - limit_bytes / 16; }
+  /// Above it, only updates that fit into holes are learned, until there is room again.
+  std::size_t last_limit() const { return limit_bytes - limit_bytes / 32; }
+};
+
+struct Group : Budget {
+  explicit Group(std::size_t limit) : Budget{limit, LargestFirst<Shared>(Shared::kOfGroup)} {}
+
+  Shared* grown = nullptr;  // list of its indices with tokens added since the last balance
+  bool is_touched = false;  // true if it has changed since then
+  GroupId next_touched = 0;
+
+  /// The charge to the budget of everything. A group's excess over its own limit can't be evicted, so it is
+  /// not charged to the others.
+  std::size_t charge() const { return std::min(bytes, limit_bytes); }
+};
 
 /// Counts every change of an index, a request or a model in its group and in the whole. Both know their
 /// largest index, so a call reads only its own changes and the largest. Not thread-safe: the forest's lock

@@ -18,7 +18,7 @@ void OwnIndexBuilder::build(Request& request, std::span<const std::int32_t> pred
                             std::span<const std::int32_t> prompt) {
   try {
     if (append_pieces(request, prediction)) {
-      request.own->begin_sequence();
+      request.own.building().begin_sequence();
       append_pieces(request, prompt);
     }
   } catch (...) {
@@ -50,16 +50,14 @@ void OwnIndexBuilder::discard(std::shared_ptr<Request> request, std::size_t byte
 void OwnIndexBuilder::build_queued(const std::shared_ptr<Request>& request) {
   if (request == nullptr) return;
   if (!begin(*request)) return end(*request);
-  const std::span<const std::int32_t> text = request->text.span();
-  build(*request, text.first(request->num_predicted), text.subspan(request->num_predicted));
+  const auto [prediction, prompt] = request->own.text();
+  build(*request, prediction, prompt);
 }
 
 // Returns false if the index is not needed any more.
 bool OwnIndexBuilder::begin(Request& request) {
   const std::lock_guard lock(mutex_);
-  if (request.own_state != OwnIndex::kQueued) return false;
-  request.own_state = OwnIndex::kBuilding;
-  return true;
+  return request.own.begin_build();
 }
 
 // Returns false if the index is not needed any more.
@@ -67,11 +65,11 @@ bool OwnIndexBuilder::append_pieces(Request& request, std::span<const std::int32
   constexpr std::size_t kPieceTokens = 1024;
   while (!tokens.empty()) {
     const auto piece = tokens.first(std::min(kPieceTokens, tokens.size()));
-    request.own->append(piece);
+    request.own.building().append(piece);
     tokens = tokens.subspan(piece.size());
     const std::lock_guard lock(mutex_);
-    if (request.is_finished || request.own_state == OwnIndex::kDropped) return false;
-    budget_.account(request, request.own->memory_bytes() + request.text.memory_bytes(), piece.size());
+    if (request.is_finished || request.own.is_dropped()) return false;
+    budget_.account(request, request.own->memory_bytes() + request.own.text_bytes(), piece.size());
     budget_.balance();
   }
   return true;
@@ -83,19 +81,14 @@ void OwnIndexBuilder::give_up(Request& request) {
 }
 
 void OwnIndexBuilder::end(Request& request) {
-  std::unique_ptr<RequestIndex> unwanted;  // these are freed after the lock
-  PodArray<std::int32_t> text;
+  OwnIndex::Leftovers unwanted;  // freed after the lock
   const std::lock_guard lock(mutex_);
-  text = std::move(request.text);
-  const std::vector<std::int32_t> pending = std::move(request.pending);
-  if (request.is_finished || request.own_state == OwnIndex::kDropped) {
-    unwanted = std::move(request.own);
-    if (!request.is_finished) budget_.drop_own_index(request);
-  } else {
-    request.own_state = OwnIndex::kReady;
-    request.append_to_own(pending);
-    budget_.account_own(request, pending.size());
+  unwanted = request.own.end_build(!request.is_finished);
+  if (request.own.is_ready()) {
+    budget_.account_own(request, unwanted.num_pending);
     budget_.balance();
+  } else if (!request.is_finished) {
+    budget_.drop_own_index(request);
   }
   own_changed_.notify_all();
 }

@@ -5,17 +5,15 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <new>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "core/drafting/drafter.hpp"
 #include "core/drafting/learned_drafter.hpp"
-#include "core/error.hpp"
+#include "core/forest/own_index.hpp"
 #include "core/index/match.hpp"
-#include "core/index/request_index.hpp"
 #include "core/index/suffix_index.hpp"
-#include "core/pod_array.hpp"
 
 namespace agentspec {
 
@@ -29,7 +27,6 @@ using SourceId = std::uint8_t;
 constexpr SourceId kNoSource = 0;
 constexpr SourceId kRequestSource = 1;
 constexpr SourceId kLastSource = Evidence::kNumTrees;
-constexpr SourceId kModelSource = kLastSource + 1;  // the engine's model, which the core does not run
 
 /// An index that several requests draft from and learn into.
 struct Shared {
@@ -88,59 +85,59 @@ struct Link {
   std::size_t num_matched = 0;
 };
 
-enum class OwnIndex : std::uint8_t {
-  kQueued,    // its text waits for the thread that builds in the background
-  kBuilding,  // by one thread, outside the lock
-  kReady,
-  kDropped  // abandoned: no memory was left for it
+/// What a model scored for a request's drafts: the model learns from it once the next tokens are known.
+struct ScoredDrafts {
+  std::vector<ScoredToken> last;     // for its last draft, with an unknown outcome
+  std::vector<ScoredToken> pending;  // for the draft before, not yet learned by the model
+  std::size_t counted_bytes = 0;     // of both, as counted in group and total
+
+  std::size_t memory_bytes() const { return (last.capacity() + pending.capacity()) * sizeof(ScoredToken); }
+};
+
+/// A shared index that a request drafts from, and learns into if the request learns.
+struct SharedSource {
+  IndexId index;
+  SourceId source;
+};
+
+/// What a request starts with. The spans must live until it has started.
+struct NewRequest {
+  RequestId id;
+  GroupId group;
+  std::span<const std::int32_t> prompt = {};
+  std::span<const std::int32_t> prediction = {};
+  std::span<const SharedSource> sources = {};
+  DraftOptions options = {};
+  std::optional<ModelId> model = std::nullopt;  // LearnedDrafter drafts, and the model learns
+  Origin origin = Origin::kLocal;               // where its output is written
+  bool learn = true;                            // the shared indices learn its output
+  bool in_background = false;                   // its own index is built by another thread
+  bool is_private = false;                      // a shared model learns nothing from it
 };
 
 struct Request {
-  Request(RequestId request_id, std::uint32_t depth, GroupId group_id, const DraftOptions& draft_options)
-      : id(request_id), own(std::make_unique<RequestIndex>(depth)), group(group_id), options(draft_options) {}
+  Request(const NewRequest& made, std::uint32_t depth)
+      : id(made.id), group(made.group), options(made.options), is_private(made.is_private), own(depth) {}
 
-  RequestId id;
-
-  std::unique_ptr<RequestIndex> own;  // only its builder may use it while it is built
-  Match own_match;                    // of the context in it, if the output is learned later
-  OwnIndex own_state = OwnIndex::kBuilding;
-  bool is_finished = false;
-  PodArray<std::int32_t> text;        // prediction and prompt, for the background build
-  std::size_t num_predicted = 0;      // of its tokens
-  std::vector<std::int32_t> pending;  // output from before the index was ready
+  const RequestId id;
+  const GroupId group;
+  const DraftOptions options;
+  const bool is_private;
+  OwnIndex own;
+  Match own_match;          // of the context in it, if the output is learned later
+  std::vector<Link> links;  // most specific source first
   // The end of the text as it is looked up in shared indices: depth - 1 tokens or more, or all; fewer after
   // memory ran out. With a model it is the output behind its begin mark, for the paper's rule prompt +
   // output.
   std::vector<std::int32_t> context;
   std::size_t num_output = 0;
-  GroupId group;
-  DraftOptions options;
-  std::vector<Link> links;                   // most specific source first
-  std::size_t own_bytes = 0;                 // memory of `own`
-  std::size_t bytes = 0;                     // as counted in group and total
-  std::size_t place = 0;                     // among the requests of the memory budget
-  std::uint64_t batch = 0;                   // last batch that named this request
-  std::shared_ptr<Model> model;              // nullptr: the paper's rule drafts
-  bool is_private = false;                   // models that are shared learn nothing from it
-  std::vector<ScoredToken> scored;           // for its last draft, with an unknown outcome
-  std::vector<ScoredToken> pending_outcome;  // for the draft before, not yet learned by the model
-  std::size_t scored_bytes = 0;              // bytes of both, as counted in group and total
+  std::shared_ptr<Model> model;  // nullptr: the paper's rule drafts
+  ScoredDrafts scored;
+  bool is_finished = false;
+  std::size_t bytes = 0;    // as counted in group and total
+  std::size_t place = 0;    // among the requests of the memory budget
+  std::uint64_t batch = 0;  // last batch that named this request
 
-  bool has_own() const { return own_state == OwnIndex::kReady && own != nullptr; }
-  bool has_to_come() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kBuilding; }
-  /// True if no thread works on the index, or on its text, outside the lock.
-  bool is_at_rest() const { return own_state == OwnIndex::kQueued || own_state == OwnIndex::kReady; }
-  std::size_t own_memory_bytes() const {
-    return (own == nullptr ? 0 : own->memory_bytes()) + text.memory_bytes();
-  }
-  /// Copies the index's text. Throws std::bad_alloc.
-  void queue(std::span<const std::int32_t> prediction, std::span<const std::int32_t> prompt) {
-    text.reserve(prediction.size() + prompt.size());
-    text.append(prediction);
-    text.append(prompt);
-    num_predicted = prediction.size();
-    own_state = OwnIndex::kQueued;
-  }
   /// Adds output to `context`, which is cut periodically and starts over if memory runs out. O(tokens)
   /// amortized.
   void extend_context(std::span<const std::int32_t> tokens, std::size_t depth) noexcept {
@@ -149,35 +146,6 @@ struct Request {
       context.erase(context.begin(), context.end() - static_cast<std::ptrdiff_t>(depth));
     }
     if (!try_append(context, tokens)) context.clear();
-  }
-  /// Adds output to its own index, or keeps it until the index is ready. If memory runs out, the index is
-  /// abandoned; account_own() then counts that. O(tokens * chain).
-  void append(std::span<const std::int32_t> tokens) noexcept {
-    if (has_to_come() && !try_append(pending, tokens)) own_state = OwnIndex::kDropped;
-    if (own_state == OwnIndex::kReady) append_to_own(tokens);
-  }
-  /// Adds output to its own index, which is ready. Without memory there is no index afterwards.
-  void append_to_own(std::span<const std::int32_t> tokens) noexcept {
-    try {
-      own->append(tokens);
-      own_bytes = own->memory_bytes();
-    } catch (const std::bad_alloc&) {
-      own.reset();
-    } catch (const CapacityError&) {
-      own.reset();
-    }
-  }
-  /// The end of the text in its own index; a cursor of length 0 without one.
-  Cursor own_tail() const { return has_own() ? own->tail() : Cursor{}; }
-
- private:
-  static bool try_append(std::vector<std::int32_t>& to, std::span<const std::int32_t> tokens) noexcept {
-    try {
-      to.insert(to.end(), tokens.begin(), tokens.end());
-      return true;
-    } catch (const std::bad_alloc&) {
-      return false;
-    }
   }
 };
 

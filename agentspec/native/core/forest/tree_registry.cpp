@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {
@@ -148,20 +147,19 @@ const std::shared_ptr<Model>& TreeRegistry::held_model(ModelId id) const {
 
 // ---- live requests ------------------------------------------------------------------------------------
 
-void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<const SharedSource> sources,
-                         bool learn, std::optional<ModelId> model, Origin origin) {
+void TreeRegistry::admit(const std::shared_ptr<Request>& request, const NewRequest& made) {
   if (requests_.contains(request->id))
     throw DuplicateIdError(name("request", request->id) + " is live already");
   budget_.check_group(request->group);
-  const auto found_model = model ? models_.find(*model) : models_.end();
+  const auto found_model = made.model ? models_.find(*made.model) : models_.end();
   if (found_model != models_.end()) {
     request->model = found_model->second;
     request->context = {kBeginToken};
   }
   const auto place = requests_.emplace(request->id, request).first;
   try {
-    connect(*request, sources, learn, origin);
-    budget_.add(*request, request->text.memory_bytes());
+    connect(*request, made);
+    budget_.add(*request, request->own.text_bytes());
   } catch (...) {
     close_sequences(*request);
     requests_.erase(place);
@@ -170,9 +168,8 @@ void TreeRegistry::admit(const std::shared_ptr<Request>& request, std::span<cons
   budget_.balance();
 }
 
-void TreeRegistry::connect(Request& request, std::span<const SharedSource> sources, bool learn,
-                           Origin origin) {
-  for (const SharedSource& source : sources) {
+void TreeRegistry::connect(Request& request, const NewRequest& made) {
+  for (const SharedSource& source : made.sources) {
     const auto found = indices_.find(source.index);
     if (found == indices_.end()) continue;
     Link link{};
@@ -182,9 +179,9 @@ void TreeRegistry::connect(Request& request, std::span<const SharedSource> sourc
   }
   std::stable_sort(request.links.begin(), request.links.end(),
                    [](const Link& a, const Link& b) { return a.source < b.source; });
-  if (!learn) return;
+  if (!made.learn) return;
   for (Link& link : request.links) {
-    link.sequence = open_sequence(*link.shared, {1, origin});
+    link.sequence = open_sequence(*link.shared, {1, made.origin});
     link.has_sequence = true;
     link.shared->index->enforce_incrementally(1);
     budget_.account(*link.shared);
@@ -257,11 +254,11 @@ void TreeRegistry::check_integrity() const {
     bytes[held->group] += held->bytes;
   }
   for (const auto& [id, live] : requests_) {
-    if (live->own_state == OwnIndex::kReady) {
-      live->own->automaton().check_structure();
+    if (live->own.is_ready()) {
+      live->own.automaton().check_structure();
       if (live->bytes != live->own->memory_bytes()) throw IntegrityError("a request is miscounted");
     }
-    bytes[live->group] += live->bytes + live->scored_bytes;
+    bytes[live->group] += live->bytes + live->scored.counted_bytes;
   }
   for (const auto& [id, model] : models_) bytes[model->group] += model->num_copies() * sizeof(Model);
   budget_.check_totals(bytes);

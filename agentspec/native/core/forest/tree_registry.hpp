@@ -15,12 +15,6 @@
 
 namespace agentspec {
 
-/// A shared index that a request drafts from, and learns into if the request learns.
-struct SharedSource {
-  IndexId index;
-  SourceId source;
-};
-
 /// How a finished sequence counts: as `uses` equal ones, from one place.
 struct SequenceKind {
   std::uint32_t uses = 1;
@@ -67,9 +61,8 @@ class TreeRegistry {
   void merge(ModelId id, const ModelUpdate& update);
 
   /// Makes a request live, with the text that waits for its index. Ignores unknown indices and an unknown
-  /// model. `origin` is where its output is written. O(sources). Throws DuplicateIdError, UnknownIdError.
-  void admit(const std::shared_ptr<Request>& request, std::span<const SharedSource> sources, bool learn,
-             std::optional<ModelId> model, Origin origin);
+  /// model. O(sources). Throws DuplicateIdError, UnknownIdError.
+  void admit(const std::shared_ptr<Request>& request, const NewRequest& made);
   /// Removes a live request; its output stays in the shared indices if `keep`. Otherwise withdraw_piece() has
   /// to follow for each link. O(sources). Throws UnknownIdError.
   std::shared_ptr<Request> remove(RequestId id, bool keep);
@@ -89,7 +82,7 @@ class TreeRegistry {
  private:
   const std::shared_ptr<Shared>& held_index(IndexId id) const;
   const std::shared_ptr<Model>& held_model(ModelId id) const;
-  void connect(Request& request, std::span<const SharedSource> sources, bool learn, Origin origin);
+  void connect(Request& request, const NewRequest& made);
   SequenceId open_sequence(Shared& shared, const SequenceKind& kind);
   void close_sequences(const Request& request);
 

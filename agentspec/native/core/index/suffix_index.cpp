@@ -5,7 +5,6 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "core/tokens.hpp"
 
 namespace agentspec {
 namespace {

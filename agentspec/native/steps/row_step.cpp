@@ -1,4 +1,4 @@
-#include "core/forest/row_step.hpp"
+#include "steps/row_step.hpp"
 
 #include <algorithm>
 #include <chrono>

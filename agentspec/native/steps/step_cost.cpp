@@ -1,4 +1,4 @@
-#include "core/steps/step_cost.hpp"
+#include "steps/step_cost.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/forest/live_rows.hpp"
+#include "steps/rows.hpp"
 
 namespace agentspec {
 

@@ -1,4 +1,4 @@
-#include "core/memory.hpp"
+#include "core/pod_array.hpp"
 
 #include <algorithm>
 #include <cstdlib>
