@@ -64,6 +64,8 @@ FREE_THREADED_VENV := .venv-free-threaded
 FREE_THREADED_TESTS := tests/forest/test_forest.py \
 	tests/native/test_suffix_index.py tests/native/test_forest_core.py tests/native/test_threads.py
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
+RELEASE_CHECKS := lint docs test test-core test-lab test-vllm test-vllm-sources test-examples test-adapters test-clients \
+	test-routers test-deploy test-ray test-uvicorn check-wheel
 SOURCES := agentspec gateway adapters benchmarks lab examples tests docs/site
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
@@ -75,7 +77,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v1-plugin test-vllm-v1-scenarios test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper methods test-lab model typecheck sdist wheel wheels check-wheel check-release test-free-threaded heads clean
+.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v1-plugin test-vllm-v1-scenarios test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper methods test-lab model typecheck sdist wheel wheels check-wheel release-check check-release test-free-threaded heads clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -338,6 +340,10 @@ wheels: sdist  ## a wheel of it for each Python, in dist/ (on Linux: in Docker, 
 
 check-wheel: $(PACKAGING_STAMP)  ## install the wheel in dist/ where there is no compiler, and use it
 	@$(PACKAGING_BIN)/python tests/installed/check_wheel.py dist/*.whl
+
+# what the gate leaves out as well: hours, and gigabytes of packages
+release-check:  ## every check before a release, one after another; what failed is listed at the end
+	@$(MAKE) --keep-going --no-print-directory $(RELEASE_CHECKS)
 
 check-release:  ## whether TAG=v0.1.0 is this version, with its section in CHANGELOG.md
 	@version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml); \
