@@ -21,6 +21,7 @@ from agentspec.errors import ConfigError
 REMOVED: Mapping[str, str] = {
     "agentspec bench": "measure a program with `agentspec compare`, recorded calls with `agentspec replay`; "
     "a checkout has `python -m benchmarks` and `python -m lab`.",
+    "agentspec replay --compare": "run `python -m lab compare` in a checkout.",
 }
 
 SERVE = "agentspec serve"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from agentspec.cli import run_command
 from benchmarks.harness.options import command_line
 from lab.churn import options as churn
+from lab.compare import options as compare
 from lab.engine import options as engine
 from lab.load import options as load
 from lab.methods import options as methods
@@ -23,6 +24,7 @@ from lab.tagging import options as tagging
 
 EXPERIMENTS = (
     paper,
+    compare,
     engine,
     methods,
     open_text,

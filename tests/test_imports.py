@@ -250,12 +250,10 @@ def test_ray_stays_in_its_package() -> None:
     assert inside(users_of("agentspec.ray"), "agentspec.ray") == users_of("agentspec.ray")
 
 
-def test_only_the_forest_the_steps_the_replay_and_doctor_know_the_native_core() -> None:
-    # trees without a forest around them
-    simulated = {f"{REPLAY}.drafters.{name}" for name in ("drafter", "stage_trees")}
+def test_only_the_forest_the_steps_and_doctor_know_the_native_core() -> None:
     forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence", "model_table")}
     build_facts = "agentspec.doctor.cpu_features"
-    assert users_of("agentspec._native", "_native") == forest | simulated | {"agentspec.steps", build_facts}
+    assert users_of("agentspec._native", "_native") == forest | {"agentspec.steps", build_facts}
 
 
 def test_the_engine_and_the_library_know_no_server() -> None:

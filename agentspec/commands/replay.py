@@ -9,7 +9,6 @@ from pathlib import Path
 
 from agentspec.commands import option_types
 from agentspec.distribution import DOCUMENTS
-from agentspec.errors import ConfigError
 from agentspec.extras import needed
 
 METHODS = (
@@ -17,22 +16,14 @@ METHODS = (
     "forest",
     "paper-stage",
     "paper-shared",
-    "paper-request",
-    "paper-global",
     "pld",
-    "llma",
-    "anpd",
-    "rest",
-    "recycling",
-    "sam",
-    "arctic",
 )
 DESCRIPTION = """\
 Replay recorded model calls. Each method drafts, and the record stands for the model that verifies. Outputs
 join the shared trees as they are written. Prints the speed-up on a GPU with 8 clients, tokens per step,
 drafted and accepted tokens, and the time of drafting, the fastest method first. Then, for each file and for
-all together: whether speculation is worth it on four kinds of machines, how predictable the stages are, and
-which of them pays. A method with a price (--min-prob) is judged at the one that fits.
+all together: whether speculation is worth it on four kinds of machines, and which stages pay. A method with a
+price (--min-prob) is judged at the one that fits.
 """
 
 EXAMPLES = (
@@ -43,7 +34,6 @@ examples:
   agentspec replay DIR --method forest --method pld --markdown out/replay.md
   agentspec replay calls.jsonl --sessions 8 --mode tree --max-draft 64
   agentspec replay DIR --plot out/replay.png
-  agentspec replay --compare DIR --limit 500 --json out/compare.json --plot out/compare.png
 
 A line of a *.jsonl or *.jsonl.gz file (or a value of a list in a *.json file) is a call, {"prompt": TEXT,
 "response": TEXT}, with session, stage and task if known, or the same in OpenAI's form, {"messages": [...],
@@ -59,20 +49,7 @@ methods:
   forest         request, session, stage, workflow and tenant trees together, as the forest is by default
   paper-stage    SuffixDecoding: the request's tree and one per stage
   paper-shared   SuffixDecoding: the request's tree and one of all outputs
-  paper-request  SuffixDecoding: only the request's tree
-  paper-global   SuffixDecoding: only one tree per stage, without the request's
   pld            prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram
-  llma           copies from the prompt only, after 2 tokens that match
-  anpd           ANPD: the most frequent continuation by the n-grams of the request's text, 5 tokens down to 2
-  rest           a datastore of all outputs, trees of what followed the longest match of up to 16 tokens
-  recycling      Token Recycling, with the tokens that followed each one last in place of the model's top 8
-  sam            SAM-Decoding alone: what last followed the longest match in the text or in all outputs
-  arctic         arctic-inference's suffix cache, what vLLM's method suffix uses; only if asked for
-
---compare replays each file some thirty times: learned at eleven prices and the paper's rule, as chains and as
-trees of 16, 32 and 64 nodes; then learned with a tree per stage and with one tree in equal memory, and beside
-a stage that has learned something unrelated. Its table has a bar for each result; where no price draws level
-on one data set the result is "not reached", and the bar is not met.
 """
 )
 
@@ -107,29 +84,24 @@ def _add_selection_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--half",
         choices=("first", "second", "both"),
-        help="one half of the tasks only: tune on one, report on the other (both; --compare: second)",
+        help="one half of the tasks only: tune on one, report on the other (both)",
     )
     group.add_argument(
         "--jobs",
         type=option_types.count,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes, one per file, with --compare one per replay (%(default)s)",
+        help="processes, one per file (%(default)s)",
     )
 
 
 def _add_method_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--compare",
-        action="store_true",
-        help="the learned rule against the paper's at matched budgets, each with settings of its own",
-    )
-    group.add_argument(
         "--method",
         action="append",
         choices=METHODS,
         metavar="METHOD",
-        help=f"repeatable (default: all but arctic): {', '.join(METHODS)}",
+        help=f"repeatable (default: all): {', '.join(METHODS)}",
     )
     group.add_argument("--mode", choices=("chain", "tree"), default="chain", help="(%(default)s)")
     group.add_argument(
@@ -163,8 +135,7 @@ def _add_report_options(group: argparse._ArgumentGroup) -> None:
         "--plot",
         type=Path,
         metavar="FILE",
-        help="also draw, as .png or .svg: speed, drafts and where accepted tokens came from; with --compare "
-        "accepted against drafted tokens by data set, and calibration",
+        help="also draw, as .png or .svg: speed, drafts and where accepted tokens came from",
     )
 
 
@@ -173,18 +144,12 @@ def run_replay(args: argparse.Namespace) -> int:
     with needed("bench", "engine"):
         from agentspec.replay.jobs import HALVES, Plan, Selection
         from agentspec.replay.methods import Rule
-        from agentspec.replay.run import run, run_compare
+        from agentspec.replay.run import run
         from agentspec.reporting.report import Outputs
 
         rule = Rule(args.mode, args.max_draft, args.alpha, args.min_prob)
         selection = Selection(args.tokenizer, args.sessions, args.limit)
         outputs = Outputs(json=args.json, markdown=args.markdown, plot=args.plot)
-        if args.compare:
-            if args.method or rule != Rule():
-                raise ConfigError("--compare has methods, modes, sizes and prices of its own: give it none")
-            halves = HALVES if args.half == "both" else (args.half or "second",)
-            return run_compare(args.input, selection, halves, args.jobs, outputs)
         if args.half in HALVES:
             selection = replace(selection, half=HALVES.index(args.half))
-        methods = tuple(args.method or (name for name in METHODS if name != "arctic"))
-        return run(args.input, Plan(methods, rule, selection), args.jobs, outputs)
+        return run(args.input, Plan(tuple(args.method or METHODS), rule, selection), args.jobs, outputs)

@@ -14,14 +14,8 @@ from agentspec.replay.tally import Tally, total
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage under a choice.
+    """One stage under a choice. ``share`` is its part of all decode steps that the choice saves."""
 
-    Attributes:
-        entropy: in bits.
-        share: of all decode steps that the choice saves.
-    """
-
-    entropy: float
     tokens_per_step: float
     share: float
 
@@ -95,7 +89,6 @@ def together(replayed: Mapping[str, Replayed]) -> Replayed:
     costs = dict.fromkeys(cost for one in replayed.values() for cost in one.at_costs)
     return Replayed(
         named({name: one.by_method for name, one in replayed.items()}),
-        {f"{name}/{stage}": bits for name, one in replayed.items() for stage, bits in one.entropy.items()},
         sum(one.num_calls for one in replayed.values()),
         {cost: named({name: one.at_costs.get(cost, {}) for name, one in replayed.items()}) for cost in costs},
     )
@@ -116,7 +109,7 @@ def _fastest(replayed: Replayed, row_cost: float) -> Choice:
         tally.tokens_per_step,
         1 - tally.steps / tally.tokens if tally.tokens else 0.0,
         {
-            stage: Stage(replayed.entropy[stage], one.tokens_per_step, _saved_share(one, tally))
+            stage: Stage(one.tokens_per_step, _saved_share(one, tally))
             for stage, one in sorted(ran[best].items())
         },
     )
@@ -135,20 +128,18 @@ def lines(name: str, advice: Advice) -> Iterator[str]:
         yield f"  {_judged(choice)}"
     width = max(map(len, advice.typical.stages), default=0)
     for stage, one in advice.typical.stages.items():
-        yield (
-            f"  {stage:{width}}  entropy {one.entropy:.2f} bits, {one.tokens_per_step:.2f} tokens per step, "
-            f"{one.share:.0%} of the saved steps"
-        )
+        saved = f"{one.share:.0%} of the saved steps"
+        yield f"  {stage:{width}}  {one.tokens_per_step:.2f} tokens per step, {saved}"
 
 
 def markdown(advice: Advice) -> Iterator[str]:
     """Yield the advice as a Markdown paragraph and a table."""
     yield " ".join((_answer(advice), _saved(advice), *map(_judged, advice.choices)))
     yield ""
-    yield "| stage | entropy, bits | tokens/step | of the saved steps |"
-    yield "|---|--:|--:|--:|"
+    yield "| stage | tokens/step | of the saved steps |"
+    yield "|---|--:|--:|"
     for stage, one in advice.typical.stages.items():
-        yield f"| {stage} | {one.entropy:.2f} | {one.tokens_per_step:.2f} | {one.share:.0%} |"
+        yield f"| {stage} | {one.tokens_per_step:.2f} | {one.share:.0%} |"
     yield ""
 
 
@@ -214,7 +205,6 @@ def figures(advice: Advice) -> dict[str, Any]:
         },
         "stages": {
             stage: {
-                "entropy_bits": one.entropy,
                 "tokens_per_step": one.tokens_per_step,
                 "share_of_saved": one.share,
             }

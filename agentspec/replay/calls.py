@@ -1,10 +1,11 @@
-"""Recorded model calls as texts, and as token ids. ``agentspec.recorded`` reads them."""
+"""Recorded model calls as texts, and as token ids. ``agentspec.recorded`` reads the files."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,6 +18,7 @@ from agentspec.recorded.calls import Skipped
 
 Encode = Callable[[str], Tokens]
 
+TEKKEN = "tekken"
 DEFAULT_STAGE = "default"
 END = 1 << 24  # beyond every vocabulary; follows each response, so that its end must be verified too
 
@@ -109,3 +111,24 @@ def encoded(record: RecordedCall, encode: Encode) -> Call:
 def _valid(text: str) -> str:
     """Return the text, with a question mark for each half of a character that was cut in two."""
     return text.encode("utf-8", "replace").decode()
+
+
+@lru_cache(maxsize=1)
+def load_tokenizer(name: str) -> Encode:
+    """Return a function that encodes text as int32 token ids, without special tokens.
+
+    Args:
+        name: ``"tekken"``, the tokenizer in the package mistral-common, or a folder with a tokenizer.json.
+
+    Raises:
+        CheckpointError: the folder has no readable tokenizer.json.
+    """
+    if name == TEKKEN:
+        from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+
+        tekken = MistralTokenizer.v3(is_tekken=True).instruct_tokenizer.tokenizer
+        return lambda text: np.array(tekken.encode(text, bos=False, eos=False), np.int32)
+    from agentspec.engine.text.tokenizer import Tokenizer
+
+    raw = Tokenizer.load(name).raw
+    return lambda text: np.array(raw.encode(text, add_special_tokens=False).ids, np.int32)

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from itertools import islice
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -28,15 +26,12 @@ from rich.progress import (
 
 from agentspec.errors import ConfigError
 from agentspec.recorded.calls import Skipped
-from agentspec.replay import traces
-from agentspec.replay.calls import Call, Encode, RecordedCall, encoded, read
+from agentspec.replay.calls import TEKKEN, Call, RecordedCall, encoded, load_tokenizer, read
 from agentspec.replay.costs import ROW_COSTS, fitting_price
-from agentspec.replay.entropy import entropy_by_stage
 from agentspec.replay.methods import METHODS, Rule
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import Tally
 
-TEKKEN = "tekken"
 HALVES = ("first", "second")
 REPORT_EVERY_S = 30.0  # where there is no terminal
 
@@ -103,14 +98,12 @@ class Replayed:
     """The results of one file.
 
     Attributes:
-        entropy: by stage, in bits.
         num_calls: how many were replayed.
         at_costs: by cost of a verified token, the methods with a price at the price that fits it.
         skipped: records of the file that are no calls.
     """
 
     by_method: ByMethod
-    entropy: dict[str, float]
     num_calls: int = 0
     at_costs: Mapping[float, ByMethod] = field(default_factory=dict)
     skipped: Skipped = field(default_factory=Skipped)
@@ -228,19 +221,4 @@ def _replay_file(path: Path, plan: Plan) -> Replayed:
         for cost, price in plan.prices(name).items():
             drafter = METHODS[name].make(replace(plan.rule, min_prob=price))
             at_costs[cost][name] = replay(calls, drafter, selection.num_sessions, reporter())
-    return Replayed(by_method, entropy_by_stage(calls), len(calls), at_costs, skipped)
-
-
-@lru_cache(maxsize=1)
-def load_tokenizer(name: str) -> Encode:
-    """Return a function that encodes text as token ids, without special tokens.
-
-    Raises:
-        CheckpointError: the folder has no readable tokenizer.json.
-    """
-    if name == TEKKEN:
-        return traces.tokenizer()
-    from agentspec.engine.text.tokenizer import Tokenizer
-
-    raw = Tokenizer.load(name).raw
-    return lambda text: np.array(raw.encode(text, add_special_tokens=False).ids, np.int32)
+    return Replayed(by_method, len(calls), at_costs, skipped)

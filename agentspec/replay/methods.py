@@ -7,11 +7,7 @@ from dataclasses import dataclass, replace
 
 from agentspec.config import SHARED_SOURCES, DraftConfig
 from agentspec.draft import Source
-from agentspec.replay.drafters.anpd import AdaptiveNgrams
-from agentspec.replay.drafters.drafter import Datastore, Drafter, ForestDrafter, PromptLookup
-from agentspec.replay.drafters.recycling import TokenRecycling
-from agentspec.replay.drafters.sam import SuffixAutomata
-from agentspec.replay.drafters.stage_trees import StageTrees
+from agentspec.replay.drafter import Drafter, ForestDrafter, PromptLookup
 
 # a replay has one workflow, so the tenant's tree would duplicate its tree
 LEARNED_SOURCES = (Source.SESSION, Source.STAGE, Source.WORKFLOW)
@@ -53,12 +49,6 @@ class Method:
     has_price: bool = False
 
 
-def _arctic(rule: Rule) -> Drafter:
-    from agentspec.replay.drafters.arctic import ArcticDrafter
-
-    return ArcticDrafter(rule.mode == "tree", rule.max_tokens, rule.alpha, rule.min_prob)
-
-
 METHODS: Mapping[str, Method] = {
     "learned": Method(
         "request, session, stage and workflow trees together, tokens by their chance to be accepted",
@@ -80,43 +70,8 @@ METHODS: Mapping[str, Method] = {
         lambda rule: ForestDrafter(rule.draft, by_stage=False),
         has_price=True,
     ),
-    "paper-request": Method(
-        "SuffixDecoding: only the request's tree",
-        lambda rule: ForestDrafter(rule.draft, ()),
-        has_price=True,
-    ),
-    "paper-global": Method(
-        "SuffixDecoding: only one tree per stage, without the request's",
-        lambda rule: StageTrees(rule.draft),
-        has_price=True,
-    ),
     "pld": Method(
         "prompt look-up, n-grams of 2 to 5 tokens, as vLLM's method ngram",
         lambda rule: PromptLookup(rule.max_tokens),
-    ),
-    "llma": Method(
-        "copies from the prompt only, after 2 tokens that match",
-        lambda rule: PromptLookup(rule.max_tokens, 2, 2, only_prompt=True),
-    ),
-    "anpd": Method(
-        "ANPD: the most frequent continuation by the n-grams of the request's text, 5 tokens down to 2",
-        lambda rule: AdaptiveNgrams(rule.max_tokens),
-    ),
-    "rest": Method(
-        "a datastore of all outputs, trees of what followed the longest match of up to 16 tokens",
-        lambda rule: Datastore(rule.max_tokens),
-    ),
-    "recycling": Method(
-        "Token Recycling, with the tokens that followed each one last in place of the model's top 8",
-        lambda rule: TokenRecycling(rule.max_tokens, is_tree=rule.mode == "tree"),
-    ),
-    "sam": Method(
-        "SAM-Decoding alone: what last followed the longest match in the text or in all outputs",
-        lambda rule: SuffixAutomata(rule.max_tokens, least=1, bias=0),
-    ),
-    "arctic": Method(
-        "arctic-inference's suffix cache, what vLLM's method suffix uses, if it is installed",
-        _arctic,
-        has_price=True,
     ),
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.patches import Patch
 
 from agentspec.draft import Source
@@ -20,7 +22,10 @@ SOURCES = {
     Source.WORKFLOW: "#f2c14e",
     Source.TENANT: "#8c8c8c",
 }
-MATCHES = dict(zip(MATCH_LABELS, plots.shades(len(MATCH_LABELS)), strict=True))
+_SHADES = [
+    to_hex(colormaps["GnBu"](0.2 + 0.8 * i / len(MATCH_LABELS))) for i in range(1, 1 + len(MATCH_LABELS))
+]
+MATCHES = dict(zip(MATCH_LABELS, _SHADES, strict=True))  # from light to dark
 
 
 def plot(results: Mapping[str, ByMethod], path: Path) -> None:

@@ -4,22 +4,54 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from agentspec.draft import Draft
+from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters.drafter import Drafter
-from agentspec.replay.schedule import Schedule
+from agentspec.replay.drafter import Drafter
 from agentspec.replay.tally import Tally
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 
 Progress = Callable[[int], None]  # receives the number of finished calls
+
+
+class Schedule:
+    """The order of calls: one session after another, or several concurrently.
+
+    The calls of a session follow one another; each open session has one running call. ``begin`` returns the
+    calls to start now, ``end`` takes a finished one.
+    """
+
+    def __init__(self, calls: Iterable[Call], num_sessions: int = 1) -> None:
+        if num_sessions < 1:
+            raise ConfigError(f"at least 1 session runs at a time, not {num_sessions!r}")
+        self._waiting: defaultdict[str, deque[Call]] = defaultdict(deque)
+        for call in calls:
+            self._waiting[call.session].append(call)
+        self._next = iter(list(self._waiting))
+        self._num_free = num_sessions
+
+    def begin(self) -> list[Call]:
+        """Return the calls to start now."""
+        begun = []
+        while self._num_free and (session := next(self._next, None)) is not None:
+            self._num_free -= 1
+            begun.append(self._waiting[session].popleft())
+        return begun
+
+    def end(self, call: Call) -> Call | None:
+        """Return the next call of the session, or None if this was the last."""
+        if waiting := self._waiting[call.session]:
+            return waiting.popleft()
+        self._num_free += 1
+        return None
 
 
 @dataclass(slots=True)

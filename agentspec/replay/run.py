@@ -1,17 +1,15 @@
-"""``agentspec replay``: run recorded calls through the methods, or run the comparison, and report."""
+"""``agentspec replay``: run recorded calls through the methods, and report."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.replay import advice, jobs, report
-from agentspec.replay.comparison import compare, trials
-from agentspec.replay.comparison import report as compare_report
-from agentspec.replay.jobs import HALVES, Plan, Selection
+from agentspec.replay.jobs import Plan
 from agentspec.replay.methods import METHODS
 from agentspec.replay.tally import total
 from agentspec.reporting.report import Outputs, Report
@@ -27,7 +25,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
         ConfigError: there are no calls, a file can't be read or written, a setting is out of range, or a peer
             is not installed.
     """
-    paths = _paths(inputs)
+    paths = input_files(inputs)
     outputs.check(paths)
     _ = plan.rule.draft  # checks the settings
     for method in plan.methods:  # a peer may not be installed
@@ -56,7 +54,7 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
             "advice": {name: advice.figures(one) for name, one in advised.items()},
         },
         table=report.table(replayed),
-        origin=_origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
+        origin=origin(paths, {"methods": plan.methods, "rule": asdict(plan.rule), **asdict(plan.selection)}),
         notes=[
             *(text for name, one in replayed.items() for text in one.skipped.lines(name)),
             *(text for name, one in advised.items() for text in advice.lines(name, one)),
@@ -67,76 +65,12 @@ def run(inputs: Sequence[Path], plan: Plan, num_processes: int, outputs: Outputs
     ).publish(outputs)
 
 
-def run_compare(
-    inputs: Sequence[Path],
-    selection: Selection,
-    halves: Sequence[str],
-    num_processes: int,
-    outputs: Outputs,
-) -> int:
-    """Compare the learned rule with the paper's, print the table, write the files, return the exit status.
-
-    The JSON's ``summary`` and the plot are those of the last half. Its ``figures`` are by half and data set.
-
-    Raises:
-        ConfigError: a file has no calls in one of the halves, or for the reasons of :func:`run`.
-    """
-    paths = _paths(inputs)
-    outputs.check(paths)
-    jobs.load_tokenizer(selection.tokenizer)
-    measured = _measured(paths, {half: _of_half(selection, half) for half in halves}, num_processes)
-    summaries = {half: compare.summary(figures) for half, figures in measured.items()}
-    arguments = {**asdict(selection), "half": list(halves)}
-
-    def plot(path: Path) -> None:
-        from agentspec.replay.comparison.plot import plot
-
-        plot(measured[halves[-1]], path)
-
-    return Report(
-        figures={"summary": summaries[halves[-1]], "summary_by_half": summaries, "figures": measured},
-        table=compare_report.table(measured),
-        is_for_terminals=True,
-        origin=_origin(paths, arguments),
-        plot=plot,
-        markdown=lambda: compare_report.markdown(measured),
-    ).publish(outputs)
-
-
-def _measured(
-    paths: Sequence[Path], selections: Mapping[str, Selection], num_processes: int
-) -> dict[str, compare.Figures]:
-    """Run every trial on every file and return the figures by half.
-
-    A file's trials are consecutive, so that few processes tokenize it.
-    """
-    arguments, num_calls = [], 0
-    for half, selection in selections.items():
-        for path in paths:
-            if not (size := selection.size(path)):
-                raise ConfigError(f"{path.name!r} has no calls in its {half} half: too few tasks or sessions")
-            num_calls += size * len(trials.TRIALS)
-            others = tuple(other for other in paths if other != path)
-            arguments += [(trial, path, others, selection) for trial in trials.TRIALS]
-    outcomes = iter(jobs.share_out(trials.run, arguments, num_processes, num_calls))
-    return {
-        half: {
-            jobs.name_of(path): compare.figures({trial: next(outcomes) for trial in trials.TRIALS})
-            for path in paths
-        }
-        for half in selections
-    }
-
-
-def _of_half(selection: Selection, half: str) -> Selection:
-    return replace(selection, half=HALVES.index(half))
-
-
-def _origin(paths: Sequence[Path], arguments: Mapping[str, Any]) -> dict[str, object]:
+def origin(paths: Sequence[Path], arguments: Mapping[str, Any]) -> dict[str, object]:
+    """Return the provenance of a replay's figures: files and arguments."""
     return {"arguments": {"inputs": [path.name for path in paths], **arguments}}
 
 
-def _paths(inputs: Sequence[Path]) -> list[Path]:
+def input_files(inputs: Sequence[Path]) -> list[Path]:
     """Return the files of all inputs. Each must have a unique name in the reports."""
     paths = [path for given in inputs for path in _files(given)]
     first: dict[str, Path] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -140,26 +139,6 @@ class Tally:
         """Expected calibration error: mean distance of estimate and outcome. None without estimates."""
         num = sum(one.num for one in self.bins)
         return sum(abs(one.expected - one.hits) for one in self.bins) / num if num else None
-
-    @property
-    def calibration_noise(self) -> float | None:
-        """Expected calibration error of exact estimates, from chance only. None without estimates.
-
-        The mean absolute deviation of each bin's hits, with its mean estimate as the probability.
-        """
-        num = sum(one.num for one in self.bins)
-        return sum(_mean_deviation(one) for one in self.bins) / num if num else None
-
-
-def _mean_deviation(one: Bin) -> float:
-    """Return the mean absolute deviation of a binomial number of hits (De Moivre's formula)."""
-    if not 0 < one.expected < one.num:
-        return 0.0
-    p = one.expected / one.num
-    above = math.floor(one.expected) + 1
-    log_ways = math.lgamma(one.num + 1) - math.lgamma(above + 1) - math.lgamma(one.num - above + 1)
-    log_prob = log_ways + above * math.log(p) + (one.num - above + 1) * math.log1p(-p)
-    return 2 * above * math.exp(log_prob)
 
 
 def accepted_shares(counts: Mapping[Kind, Counts]) -> dict[Kind, float]:

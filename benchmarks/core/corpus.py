@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from agentspec.errors import ConfigError
-from agentspec.replay import traces
-from agentspec.replay.traces import Encode
+from agentspec.replay.calls import TEKKEN, Encode, load_tokenizer
 from benchmarks.core.sides import Tokens
 from benchmarks.core.sizes import Sizes
+from benchmarks.harness import traces
 
 HELD_OUT = 4  # every fourth session is reserved for prompts, so that no prompt quotes the history
 
@@ -57,7 +57,7 @@ def load(directory: Path, sizes: Sizes) -> Corpus:
     """
     sessions = _read(directory)
     random.Random(0).shuffle(sessions)
-    encode = traces.tokenizer()
+    encode = load_tokenizer(TEKKEN)
     held_out = sessions[::HELD_OUT]
     learned = [session for i, session in enumerate(sessions) if i % HELD_OUT]
     mixed = _encoded(_responses(learned), encode, sizes.corpus_tokens)

@@ -13,13 +13,13 @@ from itertools import count
 
 import numpy as np
 
-from agentspec.reporting.process import without_gc
 from benchmarks.core.corpus import Corpus
 from benchmarks.core.ours import OurDecoder
 from benchmarks.core.requests import next_batch, requests
 from benchmarks.core.sides import Decoder, Side, Tokens
 from benchmarks.core.sizes import Sizes
 from benchmarks.core.turns import Spread, Turns, spread
+from benchmarks.harness.process import without_gc
 
 NUM_LIVE = 16
 FORWARD_PASS_S = 1e-3  # pause between two steps, for the model

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentspec.reporting.process import in_fresh_process, resident_bytes
 from benchmarks.core.sides import Decoder, Index, Side, Tokens
+from benchmarks.harness.process import in_fresh_process, resident_bytes
 
 WARM_UP_TOKENS = 256
 

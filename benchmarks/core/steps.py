@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import eq
 
-from agentspec.reporting.process import without_gc
 from benchmarks.core.corpus import Corpus
 from benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
 from benchmarks.core.sides import Decoder, Draft
 from benchmarks.core.sizes import Sizes
 from benchmarks.core.turns import Spread, Turns
+from benchmarks.harness.process import without_gc
 
 WARM_UP_STEPS = 3
 # Decoders that take the same steps in turn, and a factor for the number of steps. 2 threads run against 1

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from statistics import median
 
-from agentspec.reporting.process import without_gc
 from benchmarks.core.sides import Index, Side, Tokens
 from benchmarks.core.turns import Turns
+from benchmarks.harness.process import without_gc
 
 BLOCK_TOKENS = 125_000  # long compared with the time to refill the caches after the other side's turn
 

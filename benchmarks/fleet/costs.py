@@ -22,15 +22,15 @@ from agentspec.corpus.snapshots import SnapshotWriter
 from agentspec.corpus.store import open_store
 from agentspec.draft import SHARED, Source
 from agentspec.forest import Forest
-from agentspec.replay.drafters.drafter import TENANT
+from agentspec.replay.drafter import TENANT
 from agentspec.replay.jobs import name_of
-from agentspec.replay.traces import files
-from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
 from benchmarks.fleet.fleet import Replica, Sharing
 from benchmarks.fleet.places import RedisServer, redis_server
 from benchmarks.fleet.recorded import VOCABULARY, each_output
 from benchmarks.fleet.sizes import Sizes
+from benchmarks.harness.process import in_fresh_process
+from benchmarks.harness.traces import files
 
 Figures = dict[str, Any]
 

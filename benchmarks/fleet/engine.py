@@ -18,7 +18,7 @@ from agentspec.corpus.learner import LearnerFigures
 from agentspec.corpus.output import Output
 from agentspec.corpus.store import open_store
 from agentspec.forest import Tokens
-from agentspec.replay.drafters.drafter import TENANT
+from agentspec.replay.drafter import TENANT
 from agentspec.stages import StageKey
 from benchmarks.fleet.fleet import forest
 from benchmarks.fleet.recorded import VOCAB_SIZE, VOCABULARY

@@ -31,7 +31,7 @@ from agentspec.forest.sessions import session_hash
 from agentspec.gateway.settings import RoutingSettings
 from agentspec.gateway.upstreams.routing import choose
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters.drafter import TENANT
+from agentspec.replay.drafter import TENANT
 from agentspec.replay.methods import LEARNED_SOURCES
 from agentspec.stages import StageKey
 from benchmarks.fleet.recorded import VOCAB_SIZE, VOCABULARY, stage_key
@@ -220,7 +220,7 @@ class _Live:
 
 
 class Fleet:
-    """A drafter (:mod:`agentspec.replay.drafters.drafter`) that deals each call to one of some replicas.
+    """A drafter (:mod:`agentspec.replay.drafter`) that deals each call to one of some replicas.
 
     Args:
         name: of the set of calls.

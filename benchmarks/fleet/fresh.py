@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
 from benchmarks.fleet.engine import Seen, mark, running_corpus, watch
 from benchmarks.fleet.fleet import forest
 from benchmarks.fleet.places import DRIVERS, empty_place
 from benchmarks.fleet.sizes import Sizes
 from benchmarks.gateway.percentiles import at
+from benchmarks.harness.process import in_fresh_process
 
 Figures = dict[str, Any]
 

@@ -12,11 +12,11 @@ from typing import Any
 from agentspec.replay.jobs import name_of, reporter, share_out
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import total
-from agentspec.replay.traces import files
 from agentspec.reporting.report import Announce
 from benchmarks.fleet.fleet import DEALS, GATEWAY, Fleet, Sharing, forests, shared_log
 from benchmarks.fleet.recorded import read_calls
 from benchmarks.fleet.sizes import Sizes
+from benchmarks.harness.traces import files
 
 Figures = dict[str, Any]
 ONE = "one"

@@ -21,18 +21,18 @@ from agentspec.corpus.snapshots import SnapshotWriter
 from agentspec.corpus.store import open_store
 from agentspec.forest import Forest
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters.drafter import TENANT
+from agentspec.replay.drafter import TENANT
 from agentspec.replay.jobs import name_of
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import total
-from agentspec.replay.traces import files
-from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
 from benchmarks.fleet.engine import STAGE, running_corpus
 from benchmarks.fleet.fleet import DRAFT, STEP_S, Fleet, forest, in_turn
 from benchmarks.fleet.places import DRIVERS, empty_place
 from benchmarks.fleet.recorded import VOCABULARY, read_calls, read_outputs, stage_key
 from benchmarks.fleet.sizes import Sizes
+from benchmarks.harness.process import in_fresh_process
+from benchmarks.harness.traces import files
 
 Figures = dict[str, Any]
 Accepted = dict[str, float]  # accepted tokens per step by set

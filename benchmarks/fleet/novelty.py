@@ -18,11 +18,11 @@ from agentspec.corpus.output import MOST_OUTPUT_TOKENS
 from agentspec.replay.jobs import name_of, reporter, share_out
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import total
-from agentspec.replay.traces import files
 from agentspec.reporting.report import Announce
 from benchmarks.fleet.fleet import Fleet, Sharing, forests, in_turn, shared_log
 from benchmarks.fleet.recorded import read_calls
 from benchmarks.fleet.sizes import Sizes
+from benchmarks.harness.traces import files
 
 Figures = dict[str, Any]
 

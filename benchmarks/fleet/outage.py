@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from agentspec.corpus.sqlite_store import FILE
-from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
 from benchmarks.fleet.engine import LoggedErrors, mark, running_corpus
 from benchmarks.fleet.fleet import forest
@@ -24,6 +23,7 @@ from benchmarks.fleet.fresh import Watcher
 from benchmarks.fleet.places import REDIS, SQLITE, redis_server
 from benchmarks.fleet.sizes import Sizes
 from benchmarks.gateway.percentiles import at
+from benchmarks.harness.process import in_fresh_process
 
 Figures = dict[str, Any]
 

@@ -21,8 +21,7 @@ from agentspec.corpus.output import Output
 from agentspec.corpus.store import open_store
 from agentspec.errors import ConfigError
 from agentspec.forest import Forest, Tokens
-from agentspec.replay.drafters.drafter import TENANT
-from agentspec.reporting.process import in_fresh_process
+from agentspec.replay.drafter import TENANT
 from agentspec.reporting.report import Announce
 from agentspec.stages import StageKey
 from benchmarks.fleet.engine import LoggedErrors, running_corpus
@@ -31,6 +30,7 @@ from benchmarks.fleet.places import DRIVERS, empty_place
 from benchmarks.fleet.recorded import VOCABULARY
 from benchmarks.fleet.sizes import Sizes
 from benchmarks.gateway.percentiles import at
+from benchmarks.harness.process import in_fresh_process
 
 Figures = dict[str, Any]
 

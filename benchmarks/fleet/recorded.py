@@ -12,9 +12,9 @@ from msgspec import structs
 
 from agentspec.corpus.output import Output
 from agentspec.forest.file import MOST_USES
-from agentspec.replay.calls import END, Call, encoded
-from agentspec.replay.drafters.drafter import TENANT
-from agentspec.replay.jobs import TEKKEN, Selection, load_tokenizer, name_of
+from agentspec.replay.calls import END, TEKKEN, Call, encoded, load_tokenizer
+from agentspec.replay.drafter import TENANT
+from agentspec.replay.jobs import Selection, name_of
 from agentspec.stages import StageKey
 
 VOCABULARY = "tekken"

@@ -18,7 +18,6 @@ import numpy as np
 import uvloop
 
 from agentspec.errors import AgentSpecError
-from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce
 from benchmarks.gateway import answers
 from benchmarks.gateway.agent_bodies import body
@@ -28,6 +27,7 @@ from benchmarks.gateway.percentiles import Milliseconds, added, curve, described
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.sides import DIRECT, LITELLM, OURS, Bench, Setup
 from benchmarks.gateway.sizes import Sizes
+from benchmarks.harness.process import without_gc
 
 ANSWER, FIRST_BYTE = "answer", "first_byte"
 KINDS = (ANSWER, FIRST_BYTE)

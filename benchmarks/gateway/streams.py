@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce
 from benchmarks.gateway.client import Exchange, Pool, Target
 from benchmarks.gateway.latency import request_for
@@ -21,6 +20,7 @@ from benchmarks.gateway.metronome import Metronome
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.sides import DIRECT, OURS, Bench, Setup, Side
 from benchmarks.gateway.sizes import Sizes
+from benchmarks.harness.process import without_gc
 
 OPENED_WITHIN = 0.25  # opening takes this share of the time that each stream lasts
 SLACK_S = 120.0

@@ -15,13 +15,13 @@ from typing import Any
 
 import uvloop
 
-from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce
 from benchmarks.gateway.client import Exchange, Pool, Target
 from benchmarks.gateway.latency import request_for, turned
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.sides import LITELLM, OURS, Bench, Setup, Side
 from benchmarks.gateway.sizes import Sizes
+from benchmarks.harness.process import without_gc
 
 PLAN = Plan(num_chunks=50)
 CHUNK_GAP_MS = 25

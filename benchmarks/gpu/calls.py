@@ -18,9 +18,9 @@ import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
-from agentspec.replay import traces
 from agentspec.replay.calls import Encode, RecordedCall, read
 from agentspec.reporting.report import Announce
+from benchmarks.harness import traces
 
 NO_AGENTS = ("codegen", "spec_bench", "tot_text")  # files of single questions
 TRIALS = ("tau_bench",)  # files with several trials of a task: only the first is taken

@@ -175,9 +175,9 @@ def _calls(args: argparse.Namespace, announce: Announce) -> Path:
 
 
 def _prepared(args: argparse.Namespace, announce: Announce) -> Calls:
-    from agentspec.replay import traces
+    from agentspec.replay.calls import TEKKEN, load_tokenizer
     from benchmarks.gpu.calls import FULL, QUICK, prepare, recorded
     from benchmarks.gpu.example import example
 
     source = recorded(args.traces) if args.traces else example
-    return prepare(source, QUICK if args.quick else FULL, traces.tokenizer(), announce)
+    return prepare(source, QUICK if args.quick else FULL, load_tokenizer(TEKKEN), announce)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.errors import ConfigError
-from agentspec.reporting.process import in_fresh_process
 from agentspec.reporting.report import Announce
+from benchmarks.harness.process import in_fresh_process
 from benchmarks.vllm.options import HEAD, V2_SCENARIOS
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import Engine

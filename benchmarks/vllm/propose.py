@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.replay import traces
-from agentspec.replay.calls import Call, Encode, RecordedCall, read
-from agentspec.reporting.process import without_gc
+from agentspec.replay.calls import TEKKEN, Call, Encode, RecordedCall, load_tokenizer, read
+from benchmarks.harness import traces
+from benchmarks.harness.process import without_gc
 from benchmarks.vllm.live_batch import NUM_LIVE, LiveBatch
 from benchmarks.vllm.proposers import InTreeProposer, OurPlanner, OurProposer, TimedProposer
 from benchmarks.vllm.sizes import Sizes
@@ -122,7 +122,7 @@ def _take_steps(proposers: Mapping[str, TimedProposer], num_steps: int) -> Steps
 
 def _calls(folder: Path, num_calls: int) -> tuple[list[Call], list[Call]]:
     """Return ``num_calls`` past calls and as many live calls per file, all files interleaved."""
-    encode = traces.tokenizer()
+    encode = load_tokenizer(TEKKEN)
     halves: tuple[list[list[Call]], list[list[Call]]] = ([], [])
     for path in traces.files(folder):
         recorded = list(read(path))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from agentspec.forest import Tokens
-from agentspec.reporting.process import resident_bytes, without_gc
+from benchmarks.harness.process import resident_bytes, without_gc
 from lab.churn.markers import Markers
 from lab.churn.meter import LIMIT_MS, WITHDRAWAL, Meter, Times
 from lab.churn.scopes import Scope

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from agentspec.forest import Tokens
-from agentspec.reporting.process import in_fresh_process
+from benchmarks.harness.process import in_fresh_process
 from lab.churn import measure as one_run
 from lab.churn.measure import Figures
 from lab.churn.meter import LIMIT_MS, SLOW_MS

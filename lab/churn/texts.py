@@ -8,7 +8,8 @@ import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
-from agentspec.replay import traces
+from agentspec.replay.calls import TEKKEN, load_tokenizer
+from benchmarks.harness import traces
 
 NUM_ROUNDS = 2  # every dataset has one turn in each
 MAJORITY = 0.7  # minimum share of outputs from the dataset that has its turn
@@ -54,7 +55,7 @@ def load(directory: Path, dataset_tokens: int) -> list[list[Tokens]]:
     Raises:
         ConfigError: there are no outputs.
     """
-    encode = traces.tokenizer()
+    encode = load_tokenizer(TEKKEN)
     files = traces.files(directory)
     datasets = [
         traces.encoded((call["response"] for call in traces.calls(path)), encode, dataset_tokens)

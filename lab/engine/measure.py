@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from agentspec.engine.batch import Segment
 from agentspec.engine.model.kv_cache import KVCache
-from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce
+from benchmarks.harness.process import without_gc
 from lab.engine.calls import EngineCall, Work
 from lab.engine.lane import MAX_BATCH_TOKENS, Decoded, Lane
 from lab.engine.methods import DRAFTS, METHODS, proposer

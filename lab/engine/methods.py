@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.forest import Forest, Tokens
 from agentspec.proposer import NoDrafts, Proposer
-from agentspec.replay.drafters.drafter import PromptLookup
-from agentspec.replay.drafters.live import LiveDrafter
+from agentspec.replay.drafter import PromptLookup
 from lab.engine.calls import stage_key
+from lab.replay.live import LiveDrafter
 
 OFF, NGRAM, OURS = "off", "ngram", "ours"
 METHODS = (OFF, NGRAM, OURS)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agentspec.reporting import plots
 from lab.engine.methods import METHODS, NGRAM, OFF, OURS
+from lab.plots import dots
 
 COLOURS = {OFF: "black", NGRAM: plots.colour("pld"), OURS: plots.colour("learned")}
 
@@ -18,7 +19,7 @@ def draw(figures: Mapping[str, Mapping[str, Mapping[str, float]]], name: str, pa
     by_method = {
         method: (COLOURS[method], [one[method]["tpot_ms"] for one in figures.values()]) for method in METHODS
     }
-    plots.dots(axes, list(figures), by_method)
+    dots(axes, list(figures), by_method)
     axes.set_xlim(left=0)
     axes.set_xlabel("ms per output token")
     axes.set_title(name)

@@ -19,7 +19,7 @@ from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.models import bundled_model_dir
-from agentspec.replay.jobs import TEKKEN, load_tokenizer
+from agentspec.replay.calls import TEKKEN, load_tokenizer
 from lab.engine import BUNDLED
 
 TEKKEN_SIZE = 131_072

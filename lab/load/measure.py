@@ -11,9 +11,9 @@ import torch
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.models import bundled_model_dir
-from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce
 from benchmarks.harness import calls
+from benchmarks.harness.process import without_gc
 from lab.load.lane import Lane
 from lab.load.variants import OFF, VARIANTS
 

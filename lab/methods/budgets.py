@@ -7,8 +7,8 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from agentspec.replay.curve import Curve, Point
 from lab.methods.methods import METHODS, OFF, Method
+from lab.replay.curve import Curve, Point
 
 Figures = dict[str, Any]
 

@@ -21,10 +21,11 @@ from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.transformer import Transformer
 from agentspec.forest import Forest
 from agentspec.proposer import NoDrafts, Proposer
-from agentspec.replay.drafters.anpd import AdaptiveNgrams
-from agentspec.replay.drafters.drafter import Datastore, PromptLookup
-from agentspec.replay.drafters.live import LiveDrafter
-from agentspec.replay.drafters.sam import SuffixAutomata
+from agentspec.replay.drafter import PromptLookup
+from lab.replay.anpd import AdaptiveNgrams
+from lab.replay.indexes import Datastore
+from lab.replay.live import LiveDrafter
+from lab.replay.sam import SuffixAutomata
 
 OFF = "off"
 MOST_DRAFT = 16

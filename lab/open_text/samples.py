@@ -12,7 +12,7 @@ from random import Random
 
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import RecordedCall, read
-from agentspec.replay.traces import files
+from benchmarks.harness.traces import files
 from examples.agentic_sql.samples import Sample
 
 SETS = ("spec_bench_vicuna7b", "tot_text", "codegen_gpt4_simple")

@@ -8,7 +8,6 @@ from statistics import fmean
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from agentspec.replay.curve import Curve, Point
 from agentspec.replay.methods import Rule
 from agentspec.replay.tally import MATCH_BUCKETS, MATCH_LABELS, Tally
 from agentspec.reporting import plots
@@ -16,6 +15,7 @@ from lab.paper.document import table
 from lab.paper.runs import Outcomes, Replay, whole
 from lab.paper.samples import LABELS, Traces
 from lab.paper.section import Figures, Section
+from lab.replay.curve import Curve, Point
 
 NUM_CALLS = 200
 SETS = ("rsl_sql_spider_test", "tau_bench_airline_gpt4o", "aider_swebench", "spec_bench_vicuna7b")

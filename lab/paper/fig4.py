@@ -9,12 +9,14 @@ from statistics import fmean
 from matplotlib.figure import Figure
 
 from agentspec.errors import ConfigError
-from agentspec.replay.methods import METHODS, Rule
+from agentspec.replay.methods import Rule
 from agentspec.reporting import plots
 from lab.paper.document import table
 from lab.paper.runs import PAPER_RULE, Outcomes, Replay, whole
 from lab.paper.samples import LABELS, Traces
 from lab.paper.section import Figures, Section
+from lab.plots import dots
+from lab.replay.methods import METHODS
 
 NUM_CALLS = 250
 CHAIN, TREE = PAPER_RULE, Rule("tree", 32, 4.0, 0.1)
@@ -82,7 +84,7 @@ def _plots(measured: Figures) -> dict[str, Figure]:
             form: (plots.COLOURS[method], [by_form[form][key] for by_form in measured.values()])
             for method, form in forms_of.items()
         }
-        plots.dots(one, [LABELS[name] for name in measured], values)
+        dots(one, [LABELS[name] for name in measured], values)
         one.set(xlabel=COLUMNS[key][0].lower())
     axes[0].set(xlim=(1, None))
     axes[1].set(xlim=(0, None), yticklabels=[])

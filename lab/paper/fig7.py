@@ -14,6 +14,7 @@ from lab.paper.document import table
 from lab.paper.runs import LEARNED_RULE, PAPER_RULE, Outcomes, Replay, whole
 from lab.paper.samples import LABELS, Traces
 from lab.paper.section import Figures, Section
+from lab.plots import dots
 
 NUM_CALLS = 700  # a hundred of each stage
 LEAST_CALLS = 10  # minimum calls of a listed stage
@@ -62,7 +63,7 @@ def _plots(measured: Figures) -> dict[str, Figure]:
             shown: (colour, [by_method[method][key] for by_method in by_stage.values()])
             for shown, (method, colour) in looks.items()
         }
-        plots.dots(one, [stage.replace("_", " ") for stage in by_stage], values)
+        dots(one, [stage.replace("_", " ") for stage in by_stage], values)
         one.set(title=LABELS[name], xlabel=label)
     for one in axes[1::2]:
         one.set_yticklabels([])

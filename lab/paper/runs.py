@@ -9,12 +9,13 @@ from typing import Any, Protocol
 from agentspec._native import ForestCore
 from agentspec.draft import Source
 from agentspec.replay import jobs
-from agentspec.replay.drafters.drafter import Drafter, ForestDrafter
-from agentspec.replay.entropy import entropy_by_stage
-from agentspec.replay.methods import LEARNED_SOURCES, METHODS, Method, Rule
+from agentspec.replay.drafter import Drafter, ForestDrafter
+from agentspec.replay.methods import LEARNED_SOURCES, Method, Rule
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import Tally, total
 from lab.paper.samples import Sample
+from lab.replay.entropy import entropy_by_stage
+from lab.replay.methods import METHODS
 
 ByStage = dict[str, Tally]
 PAPER_RULE = Rule("chain", 32, 4.0, 0.1)  # defaults of `agentspec replay`; vLLM's smallest probability

@@ -11,8 +11,7 @@ from pathlib import Path
 from zlib import crc32
 
 from agentspec.errors import ConfigError
-from agentspec.replay import traces
-from agentspec.replay.calls import Call, RecordedCall, encoded, read
+from agentspec.replay.calls import TEKKEN, Call, Encode, RecordedCall, encoded, load_tokenizer, read
 
 LABELS = {
     "rsl_sql_spider_test": "RSL-SQL Spider",
@@ -141,5 +140,5 @@ def _calls(sample: Sample) -> list[Call]:
 
 
 @lru_cache(maxsize=1)
-def _tokenizer() -> traces.Encode:
-    return traces.tokenizer()
+def _tokenizer() -> Encode:
+    return load_tokenizer(TEKKEN)

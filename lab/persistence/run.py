@@ -18,11 +18,11 @@ from rich.table import Table
 
 from agentspec import DraftConfig, Forest, ForestConfig, StageKey
 from agentspec._native import ForestCore
-from agentspec.reporting.process import without_gc
 from agentspec.reporting.report import Announce, Report
 from benchmarks.core import corpus
 from benchmarks.core.requests import Request, next_batch, requests
 from benchmarks.core.sizes import Sizes
+from benchmarks.harness.process import without_gc
 
 NUM_LIVE = 64
 PROMPT_TOKENS = 2_048

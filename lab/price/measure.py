@@ -15,8 +15,8 @@ from agentspec.errors import ConfigError
 from agentspec.forest import Forest
 from agentspec.proposer import NoDrafts, Proposer
 from agentspec.replay.jobs import name_of
-from agentspec.replay.traces import files
 from agentspec.reporting.report import Announce
+from benchmarks.harness.traces import files
 from lab.engine.calls import EngineCall, Work, load, stage_key
 from lab.engine.lane import forced_request
 from lab.engine.methods import DRAFTS, OURS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,9 +11,15 @@ from typing import Any
 from agentspec._native import ForestCore
 from agentspec.config import DraftConfig
 from agentspec.errors import ConfigError
-from agentspec.replay.calls import encoded
-from agentspec.replay.comparison import compare, trials
-from agentspec.replay.comparison.trials import (
+from agentspec.replay.calls import TEKKEN, encoded, load_tokenizer
+from agentspec.replay.drafter import ForestDrafter
+from agentspec.replay.jobs import Selection, name_of, reporter, share_out
+from agentspec.replay.methods import LEARNED_SOURCES
+from agentspec.replay.replay import replay
+from agentspec.replay.tally import Bin, Tally
+from agentspec.reporting.report import Announce
+from lab.compare import compare, trials
+from lab.compare.trials import (
     ALPHAS,
     CALIBRATION_PRICE,
     LEARNED,
@@ -26,11 +33,6 @@ from agentspec.replay.comparison.trials import (
     paper_chain,
     tree,
 )
-from agentspec.replay.drafters.drafter import ForestDrafter
-from agentspec.replay.jobs import TEKKEN, Selection, load_tokenizer, name_of, reporter, share_out
-from agentspec.replay.methods import LEARNED_SOURCES
-from agentspec.replay.replay import replay
-from agentspec.reporting.report import Announce
 from lab.prior import state
 from lab.prior.sizes import Sizes
 from lab.prior.state import Learned
@@ -148,7 +150,7 @@ def figures(outcomes: Mapping[Trial, Outcome]) -> Figures:
         "draft_ratio_equal_tokens": compare.draft_ratio(tallies),
         "tree_gain_equal_nodes": compare.tree_gain(tallies),
         "ece": tallies[learned_chain(CALIBRATION_PRICE)].calibration_error,
-        "ece_noise": tallies[learned_chain(CALIBRATION_PRICE)].calibration_noise,
+        "ece_noise": calibration_noise(tallies[learned_chain(CALIBRATION_PRICE)]),
         "distractor_loss": compare.distractor_loss(tallies),
         "num_calls": plain.num_calls,
         "num_tokens": plain.num_tokens,
@@ -171,3 +173,23 @@ def summed(by_set: Mapping[str, Figures]) -> Figures:
 def shipped(learned: Mapping[Path, Learned]) -> Learned:
     """Return the prior of all sets."""
     return state.pooled(list(learned.values()))
+
+
+def calibration_noise(tally: Tally) -> float | None:
+    """Return the expected calibration error of exact estimates, from chance only. None without estimates.
+
+    The mean absolute deviation of each bin's hits, with its mean estimate as the probability.
+    """
+    num = sum(one.num for one in tally.bins)
+    return sum(_mean_deviation(one) for one in tally.bins) / num if num else None
+
+
+def _mean_deviation(one: Bin) -> float:
+    """Return the mean absolute deviation of a binomial number of hits (De Moivre's formula)."""
+    if not 0 < one.expected < one.num:
+        return 0.0
+    p = one.expected / one.num
+    above = math.floor(one.expected) + 1
+    log_ways = math.lgamma(one.num + 1) - math.lgamma(above + 1) - math.lgamma(one.num - above + 1)
+    log_prob = log_ways + above * math.log(p) + (one.num - above + 1) * math.log1p(-p)
+    return 2 * above * math.exp(log_prob)

@@ -8,9 +8,9 @@ from operator import ge, le
 from pathlib import Path
 from typing import Any
 
-from agentspec.replay.traces import files
 from agentspec.reporting.report import Outputs, announcer
 from benchmarks.harness.scorecard import Bar, Parts, Scorecard
+from benchmarks.harness.traces import files
 from lab.prior.measure import COLD, learn_all, measure, shipped, strangers
 from lab.prior.sizes import Sizes
 from lab.prior.source import source_of

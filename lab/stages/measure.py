@@ -10,8 +10,8 @@ from typing import Any
 
 from agentspec.gateway.discovery.fingerprint import read_features
 from agentspec.gateway.discovery.service import Discovery
-from agentspec.replay import traces
 from agentspec.reporting.report import Announce
+from benchmarks.harness import traces
 from lab.stages import growth
 from lab.stages.generated import sentences, workloads
 from lab.stages.methods import Drain, Method, Ours, has_drain

@@ -11,8 +11,8 @@ from random import Random
 from typing import Any
 
 from agentspec.gateway.discovery.fingerprint import read_features
-from agentspec.replay import traces
 from benchmarks.harness import calls as example
+from benchmarks.harness import traces
 
 NUM_LIVE = 8  # concurrent sessions
 _TAG = re.compile(r"^<\|([^|>\n]+)\|>\n", re.MULTILINE)

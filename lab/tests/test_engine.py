@@ -13,8 +13,7 @@ import torch
 from agentspec.engine.model.config import ModelConfig
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
-from agentspec.replay.drafters.drafter import PromptLookup
-from agentspec.replay.drafters.live import LiveDrafter
+from agentspec.replay.drafter import PromptLookup
 from agentspec.stages import StageKey
 from lab.command import main
 from lab.engine import report
@@ -24,6 +23,7 @@ from lab.engine.methods import METHODS, NGRAM, OFF, OURS
 from lab.engine.shapes import CONFIGS, Chosen
 from lab.engine.shapes import load as load_model
 from lab.engine.sizes import Sizes
+from lab.replay.live import LiveDrafter
 from tests.support.checkpoints import make_tokenizer
 
 PLAN = "first look at the files, then change one line, then run the tests again"

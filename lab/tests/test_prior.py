@@ -13,9 +13,10 @@ import pytest
 from agentspec import DraftConfig, Forest, StageKey
 from agentspec._native import ForestCore
 from agentspec.errors import ConfigError
+from agentspec.replay.tally import Tally
 from lab.command import main
 from lab.prior import state
-from lab.prior.measure import strangers
+from lab.prior.measure import calibration_noise, strangers
 from lab.prior.source import source_of
 
 STAGE = StageKey("t", ("s",))
@@ -114,3 +115,23 @@ def test_sets_of_one_workflow_have_no_prior_of_each_other(tmp_path):
     assert strangers(paths[3], paths) == paths[:2]
     with pytest.raises(ConfigError, match="needs a set of another workflow"):
         strangers(paths[0], paths[:2])
+
+
+def test_exact_estimates_have_the_error_of_chance():
+    tally, rng, errors = Tally(), np.random.default_rng(1), []
+    for _ in range(40):
+        tally.add_estimate(0.31, False)
+        tally.add_estimate(0.97, False)
+    for _ in range(10_000):
+        for one in tally.bins:
+            one.hits = int(rng.binomial(one.num, one.expected / one.num)) if one.num else 0
+        errors.append(tally.calibration_error)
+    assert calibration_noise(tally) == pytest.approx(sum(errors) / len(errors), rel=0.03)
+    assert calibration_noise(Tally()) is None
+
+
+def test_certain_estimates_have_no_error_of_chance():
+    tally = Tally()
+    tally.add_estimate(1.0, True)
+    tally.add_estimate(0.0, False)
+    assert calibration_noise(tally) == 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.replay.traces import tokenizer
+from agentspec.replay.calls import TEKKEN, load_tokenizer
 from benchmarks.core.corpus import Corpus, load
 from benchmarks.core.requests import ACCEPTED_TOKENS, next_batch, requests
 from benchmarks.core.sides import DEPTH
@@ -23,7 +23,7 @@ def corpus(traces: Path, tiny: Sizes) -> Corpus:
 
 
 def test_the_tokenizer_is_exact_and_adds_nothing() -> None:
-    encode = tokenizer()
+    encode = load_tokenizer(TEKKEN)
     assert encode("").tolist() == []
     assert encode("<s> a plan").dtype == np.int32
     assert np.concatenate([encode("select name"), encode(" from city")]).tolist() == (

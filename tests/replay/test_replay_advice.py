@@ -22,7 +22,6 @@ REPLAYED = Replayed(
         "eager": {"plan": tally(40, 100, 4000), "sql": tally(10, 100, 1000)},  # 4 tokens a step, 100 drafted
         "wary": {"plan": tally(60, 100, 60), "sql": tally(20, 100, 20)},  # 2.5 tokens a step, 1 drafted
     },
-    {"plan": 1.5, "sql": 0.25},
     4812,
 )
 
@@ -62,14 +61,14 @@ def test_prices_rise_with_costs_up_to_an_accepted_token():
 
 def test_stages_are_those_of_a_choice():
     stages = advise(REPLAYED, Rule()).choices[0].stages
-    assert {name: (one.entropy, one.tokens_per_step, one.share) for name, one in stages.items()} == {
-        "plan": (1.5, 2.5, pytest.approx(60 / 150)),
-        "sql": (0.25, 10.0, pytest.approx(90 / 150)),
+    assert {name: (one.tokens_per_step, one.share) for name, one in stages.items()} == {
+        "plan": (2.5, pytest.approx(60 / 150)),
+        "sql": (10.0, pytest.approx(90 / 150)),
     }
 
 
 def test_drafts_that_cost_more_than_they_save_are_not_worth_it():
-    replayed = Replayed({"eager": {"s": tally(80, 100, 4000)}}, {"s": 6.0}, 1)
+    replayed = Replayed({"eager": {"s": tally(80, 100, 4000)}}, 1)
     advice = advise(replayed, Rule())
     assert not any(choice.is_worth_it for choice in advice.choices)
     text = "\n".join(lines("calls", advice))
@@ -90,14 +89,13 @@ def test_it_is_said_in_plain_words_and_in_figures():
         "  On a CPU (0.1 steps per verified token): worth it, wary decodes 2.27 times as fast as without."
     )
     assert text[6:] == [
-        "  plan  entropy 1.50 bits, 1.67 tokens per step, 33% of the saved steps",
-        "  sql   entropy 0.25 bits, 5.00 tokens per step, 67% of the saved steps",
+        "  plan  1.67 tokens per step, 33% of the saved steps",
+        "  sql   5.00 tokens per step, 67% of the saved steps",
     ]
-    assert "| sql | 0.25 | 5.00 | 67% |" in list(markdown(advice))
+    assert "| sql | 5.00 | 67% |" in list(markdown(advice))
     measured = figures(advice)
     assert measured["by_row_cost"]["0.005"]["method"] == "eager"
     assert measured["stages"]["plan"] == {
-        "entropy_bits": 1.5,
         "tokens_per_step": pytest.approx(100 / 60),
         "share_of_saved": pytest.approx(1 / 3),
     }
@@ -105,11 +103,9 @@ def test_it_is_said_in_plain_words_and_in_figures():
 
 def test_files_together_have_one_answer():
     """Each file has its best method; together the one with the most counts."""
-    other = Replayed(
-        {"eager": {"plan": tally(10, 100, 0)}, "wary": {"plan": tally(100, 100, 0)}}, {"plan": 1.0}, 8
-    )
+    other = Replayed({"eager": {"plan": tally(10, 100, 0)}, "wary": {"plan": tally(100, 100, 0)}}, 8)
     found = together({"a": REPLAYED, "b": other})
-    assert (found.num_calls, set(found.entropy)) == (4820, {"a/plan", "a/sql", "b/plan"})
+    assert (found.num_calls, set(found.by_method["eager"])) == (4820, {"a/plan", "a/sql", "b/plan"})
     assert {name: total(one.values()).steps for name, one in found.by_method.items()} == {
         "eager": 60,
         "wary": 180,
@@ -126,6 +122,6 @@ def test_a_price_that_one_file_lacks_does_not_count_for_all_files():
 
 
 def test_no_calls_save_nothing():
-    advice = advise(Replayed({"eager": {}}, {}), Rule())
+    advice = advise(Replayed({"eager": {}}), Rule())
     assert (advice.typical.tokens_per_step, advice.typical.saving) == (0.0, 0.0)
     assert len(list(lines("calls", advice))) == 2 + len(ROW_COSTS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -52,9 +51,8 @@ def test_the_report_is_a_table_markdown_and_where_asked_json(calls, tmp_path, ca
     assert "forest has " in shown
     assert "all files: " not in shown
     assert result["advice"]["calls"]["by_row_cost"]["0.01"]["price"] in (None, 0.02)
-    assert "| stage | entropy, bits |" in (tmp_path / "r.md").read_text()
+    assert "| stage | tokens/step |" in (tmp_path / "r.md").read_text()
     assert result["advice"]["calls"]["stages"]["sql"]["tokens_per_step"] >= forest["tokens_per_step"]
-    assert result["advice"]["calls"]["stages"]["sql"]["entropy_bits"] > 0
 
 
 def test_every_method_has_a_name_in_the_help():
@@ -79,14 +77,11 @@ def test_what_can_not_be_replayed_is_an_error(calls, tmp_path, capsys):
         (["--json", "calls.jsonl/out.json"], "is no folder"),
         (["--half", "first"], "in its first half"),
         (["--json", "calls.jsonl"], "'calls.jsonl' can't be written: it is an input"),
-        (["--compare", "--plot", "same.svg", "--json", "x/../same.svg"], "two outputs have this name"),
-        (["--method", "arctic"], "method 'arctic' is not installed"),
+        (["--plot", "same.svg", "--json", "x/../same.svg"], "two outputs have this name"),
     ],
 )
 def test_what_is_wrong_is_found_before_the_work(calls, tmp_path, capsys, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)  # as if it were not installed
-    monkeypatch.delitem(sys.modules, "agentspec.replay.drafters.arctic", raising=False)
     monkeypatch.setattr(jobs, "share_out", lambda *_: pytest.fail("the work has begun"))
     calls.write_text(json.dumps(CALLS[0]))
     assert main(["replay", str(calls), *options]) == 1
@@ -107,11 +102,11 @@ def test_tables_fit_the_terminal(calls, tmp_path, capsys, monkeypatch, columns):
     long = tmp_path / "calls-of-a-pipeline-with-a-very-long-name.jsonl"
     long.write_text(calls.read_text())
     monkeypatch.setenv("COLUMNS", str(columns))
-    options = ["--jobs", "1", "--method", "paper-request", "--method", "recycling"]
+    options = ["--jobs", "1", "--method", "paper-shared", "--method", "pld"]
     assert main(["replay", str(long), *options]) == 0
     table = capsys.readouterr().out.split("\n" + long.stem)[0]
     assert max(map(len, table.splitlines())) <= columns
-    assert "paper-request" in table
+    assert "paper-shared" in table
     assert "…" not in table
 
 
@@ -147,13 +142,13 @@ def test_what_was_counted_is_drawn(calls, tmp_path, capsys):
             "--method",
             "learned",
             "--method",
-            "llma",
+            "pld",
             "--plot",
             str(tmp_path / "out" / name),
         ]
         assert main(["replay", str(calls), str(again), *options]) == 0
     drawn = (tmp_path / "out" / "replay.svg").read_text()
-    for text in ("calls", "again", "llma", "tokens per step", "draft tokens per step", "by match length"):
+    for text in ("calls", "again", "pld", "tokens per step", "draft tokens per step", "by match length"):
         assert f">{text}<" in drawn or text in drawn
     assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")
     capsys.readouterr()
@@ -164,11 +159,15 @@ def test_what_was_counted_is_drawn(calls, tmp_path, capsys):
 def test_where_accepted_tokens_came_from_is_in_the_markdown(calls, tmp_path):
     written = tmp_path / "r.md"
     assert (
-        main(["replay", str(calls), "--jobs", "1", "--method", "paper-global", "--markdown", str(written)])
+        main(["replay", str(calls), "--jobs", "1", "--method", "paper-stage", "--markdown", str(written)])
         == 0
     )
-    [row] = [line for line in written.read_text().splitlines() if line.startswith("| paper-global | -")]
-    assert row.split(" | ")[:6] == ["| paper-global", "-", "-", "100%", "-", "-"]
+    rows = [line.strip("| ").split(" | ") for line in written.read_text().splitlines()]
+    [headings] = [row for row in rows if "workflow" in row]
+    [cells] = [row for row in rows if row[0] == "paper-stage" and len(row) == len(headings)]
+    shares = dict(zip(headings, cells, strict=True))
+    assert [shares[tree] for tree in ("session", "workflow", "tenant")] == ["-", "-", "-"]
+    assert int(shares["request"].strip("%")) + int(shares["stage"].strip("%")) == 100
 
 
 def test_two_files_of_one_name_are_refused(calls, tmp_path, capsys):
@@ -184,6 +183,6 @@ def test_two_files_of_one_name_are_refused(calls, tmp_path, capsys):
 def test_names_that_differ_in_a_dot_are_kept_apart(calls, tmp_path):
     (tmp_path / "calls.v2.jsonl").write_text(calls.read_text())
     written = tmp_path / "out.json"
-    assert main(["replay", str(tmp_path), "--jobs", "1", "--method", "llma", "--json", str(written)]) == 0
+    assert main(["replay", str(tmp_path), "--jobs", "1", "--method", "pld", "--json", str(written)]) == 0
     result = json.loads(written.read_text())
     assert list(result["figures"]) == ["calls", "calls.v2"]

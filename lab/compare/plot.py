@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from agentspec.replay.comparison.compare import Figures
-from agentspec.replay.comparison.trials import LEARNED, PAPER
 from agentspec.reporting import plots
+from lab.compare.compare import Figures
+from lab.compare.trials import LEARNED, PAPER
 
 COLUMNS = 4
 LEAST_ESTIMATES = 100  # minimum in a bin for it to be drawn

@@ -13,15 +13,15 @@ import numpy as np
 from agentspec.draft import Source
 from agentspec.forest import Forest, Tokens
 from agentspec.replay import jobs
-from agentspec.replay.calls import END, Call, encoded
-from agentspec.replay.drafters.drafter import (
+from agentspec.replay.calls import END, Call, encoded, load_tokenizer
+from agentspec.replay.drafter import (
     TENANT,
     UNLIMITED_BYTES,
     Drafter,
     ForestDrafter,
     forest_config,
 )
-from agentspec.replay.jobs import Selection, load_tokenizer
+from agentspec.replay.jobs import Selection
 from agentspec.replay.methods import LEARNED_SOURCES, METHODS, Rule
 from agentspec.replay.replay import replay
 from agentspec.replay.tally import Tally, total

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from agentspec.replay.calls import Call
-from agentspec.replay.entropy import empirical_entropy, entropy_by_stage
+from lab.replay.entropy import empirical_entropy, entropy_by_stage
 
 
 def ids(*tokens: int) -> np.ndarray:

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentspec.cli import main
-from agentspec.replay.calls import END, Call, encoded
-from agentspec.replay.comparison import compare
-from agentspec.replay.comparison.compare import ROWS, summary
-from agentspec.replay.comparison.report import table
-from agentspec.replay.comparison.trials import (
+from agentspec.replay.calls import END, Call, encoded, load_tokenizer
+from agentspec.replay.jobs import Selection
+from agentspec.replay.tally import Tally
+from agentspec.reporting.report import print_report
+from lab.command import main
+from lab.compare import compare
+from lab.compare.compare import ROWS, summary
+from lab.compare.report import table
+from lab.compare.trials import (
     TREE_SIZES,
     TRIALS,
     DataSet,
@@ -26,10 +29,7 @@ from agentspec.replay.comparison.trials import (
     paper_chain,
     tree,
 )
-from agentspec.replay.curve import Curve, Point
-from agentspec.replay.jobs import Selection, load_tokenizer
-from agentspec.replay.tally import Tally
-from agentspec.reporting.report import print_report
+from lab.replay.curve import Curve, Point
 
 # ---- between the prices ----
 
@@ -295,7 +295,6 @@ def test_compare_prints_a_table_of_bars_and_writes_json(tmp_path, capsys):
     paths = [str(write(tmp_path / f"{table}.jsonl", table)) for table in ("users", "orders")]
     written, tables, plot = (tmp_path / "out" / f"compare.{ending}" for ending in ("json", "md", "svg"))
     options = [
-        "--compare",
         "--half",
         "both",
         "--jobs",
@@ -307,7 +306,7 @@ def test_compare_prints_a_table_of_bars_and_writes_json(tmp_path, capsys):
         "--plot",
         str(plot),
     ]
-    assert main(["replay", *paths, *options]) == 0
+    assert main(["compare", *paths, *options]) == 0
     table = capsys.readouterr().out
     assert "calibration error, largest" in table
     assert '"summary"' not in table
@@ -327,15 +326,8 @@ def test_compare_prints_a_table_of_bars_and_writes_json(tmp_path, capsys):
         assert text in drawn
 
 
-def test_compare_has_settings_of_its_own(tmp_path, capsys):
-    path = str(write(tmp_path / "calls.jsonl", "users"))
-    for given in (["--method", "pld"], ["--alpha", "1"], ["--mode", "tree"]):
-        assert main(["replay", "--compare", path, *given]) == 1
-        assert "--compare" in capsys.readouterr().err
-
-
 def test_a_half_without_calls_is_an_error(tmp_path, capsys):
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps({"prompt": "p", "response": "r", "session": "1"}))
-    assert main(["replay", "--compare", str(path), "--half", "both"]) == 1
+    assert main(["compare", str(path), "--half", "both"]) == 1
     assert "one.jsonl" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The common interface of the compared methods, and several of them. Tokens are int32 arrays."""
+"""The interface of a drafting method, the forest, and prompt look-up. Tokens are int32 arrays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Protocol
 
 import numpy as np
 
-from agentspec._native import SuffixIndex
 from agentspec.config import DraftConfig, ForestConfig
 from agentspec.draft import Draft, Source
 from agentspec.forest import Forest, Tokens
@@ -139,52 +138,6 @@ class PromptLookup:
                 if length <= len(text):
                     ends.setdefault(tuple(text[-length:]), len(text))
             text.append(token)
-
-
-class Datastore:
-    """REST (arXiv 2311.08252), with all finished outputs as the datastore.
-
-    The longest match of the text's end has at most ``most`` tokens. The draft is the tree of its most
-    frequent continuations.
-    """
-
-    def __init__(self, num_draft: int, most: int = 16, reach: int = 16) -> None:
-        self._num_draft = num_draft
-        self._most = most
-        self._index = SuffixIndex(most + reach)
-        self._prompts: dict[str, Tokens] = {}
-        self._outputs: dict[str, list[Tokens]] = {}
-
-    def start(self, name: str, call: Call) -> None:
-        """Start a call. The end of the prompt is the context of the first match."""
-        self._prompts[name] = call.prompt[-self._most :]
-        self._outputs[name] = []
-
-    def step(self, name: str, accepted: Tokens) -> Draft:
-        """Draft the tree of continuations of the longest match."""
-        self._outputs[name].append(accepted)
-        context = np.concatenate([self._prompts[name], *self._outputs[name][-self._most :]])[-self._most :]
-        length = self._match(context)
-        if length == 0:
-            return Draft()
-        token_ids, parents, probs, score, _ = self._index.draft_tree(
-            context[-length:], self._num_draft, alpha=1e9, min_match=length, min_prob=0.0
-        )
-        return Draft(token_ids, parents, probs.astype(np.float32), score, length, Source.TENANT)
-
-    def finish(self, name: str, accepted: Tokens) -> None:
-        """Finish a call and add its output to the datastore."""
-        sequence = self._index.open_sequence()
-        self._index.append(sequence, np.concatenate([*self._outputs.pop(name), accepted]))
-        self._index.close_sequence(sequence)
-        del self._prompts[name]
-
-    def _match(self, context: Tokens) -> int:
-        """Return the length of the longest suffix of the context that occurs in the datastore."""
-        length = 0
-        while length < len(context) and self._index.count(context[-length - 1 :]):
-            length += 1
-        return length
 
 
 def forest_config(sources: tuple[Source, ...], limit_bytes: int = UNLIMITED_BYTES) -> ForestConfig:

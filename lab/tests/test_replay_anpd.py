@@ -7,10 +7,10 @@ import numpy as np
 from agentspec.config import DraftConfig
 from agentspec.proposer import NoDrafts
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters.anpd import AdaptiveNgrams
-from agentspec.replay.drafters.drafter import PromptLookup
-from agentspec.replay.drafters.live import LiveDrafter
+from agentspec.replay.drafter import PromptLookup
 from agentspec.stages import StageKey
+from lab.replay.anpd import AdaptiveNgrams
+from lab.replay.live import LiveDrafter
 
 STAGE = StageKey("tenant", ("stage",))
 

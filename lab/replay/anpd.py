@@ -9,7 +9,7 @@ import numpy as np
 from agentspec.draft import Draft
 from agentspec.forest import Tokens
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters.drafter import chain
+from agentspec.replay.drafter import chain
 
 Context = tuple[int, ...]
 

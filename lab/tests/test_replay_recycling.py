@@ -6,8 +6,8 @@ import numpy as np
 
 from agentspec import Draft, Source
 from agentspec.replay.calls import END, Call
-from agentspec.replay.drafters.recycling import TokenRecycling
 from agentspec.replay.replay import replay
+from lab.replay.recycling import TokenRecycling
 
 NONE: tuple[int, ...] = ()
 

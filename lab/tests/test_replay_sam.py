@@ -9,8 +9,8 @@ import pytest
 
 from agentspec import Source
 from agentspec.replay.calls import END, Call
-from agentspec.replay.drafters.sam import Match, SuffixAutomata, SuffixAutomaton
 from agentspec.replay.replay import replay
+from lab.replay.sam import Match, SuffixAutomata, SuffixAutomaton
 
 NONE: tuple[int, ...] = ()
 RUN = tuple(range(11, 23))  # 12 different tokens

@@ -1,22 +1,15 @@
-"""Recorded model calls as text and as token ids.
-
-Trace files are gzip'd JSON lines with ``session``, ``prompt`` and ``response``. The tokenizer is Tekken
-(131,072 tokens) from the package mistral-common.
-"""
+"""Folders of recorded model calls: gzip'd JSON lines with ``session``, ``prompt`` and ``response``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.recorded.calls import read_lines
-
-Encode = Callable[[str], Tokens]
+from agentspec.replay.calls import Encode
 
 
 def files(directory: Path) -> list[Path]:
@@ -35,14 +28,6 @@ def calls(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the model calls of one file, in order. Raises ConfigError for a file that is damaged."""
     for _, call in read_lines(path):
         yield call
-
-
-def tokenizer() -> Encode:
-    """Return a function that encodes text as int32 token ids, without special tokens."""
-    from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-
-    tekken = MistralTokenizer.v3(is_tekken=True).instruct_tokenizer.tokenizer
-    return lambda text: np.array(tekken.encode(text, bos=False, eos=False), np.int32)
 
 
 def encoded(texts: Iterable[str], encode: Encode, num_tokens: int) -> list[Tokens]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from rich import box
 from rich.table import Table
 
-from agentspec.replay.comparison.compare import ROWS, Figures
 from agentspec.reporting.report import verdict
+from lab.compare.compare import ROWS, Figures
 
 PLAIN = ("num_calls", "num_tokens", "one_tree_bytes", "limit_bytes")
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from agentspec.replay.comparison.trials import (
+from agentspec.replay.tally import Tally
+from lab.compare.trials import (
     ALL_TREES,
     CALIBRATION_PRICE,
     LEARNED,
@@ -24,8 +25,7 @@ from agentspec.replay.comparison.trials import (
     paper_chain,
     tree,
 )
-from agentspec.replay.curve import Curve, Point
-from agentspec.replay.tally import Tally
+from lab.replay.curve import Curve, Point
 
 Outcomes = Mapping[Trial, Outcome]
 Figures = Mapping[str, Mapping[str, Any]]  # by data set, then by figure

@@ -12,7 +12,7 @@ from agentspec.draft import Draft
 from agentspec.errors import DuplicateRequestError
 from agentspec.proposer import Tokens
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters.drafter import Drafter
+from agentspec.replay.drafter import Drafter
 from agentspec.stages import StageKey
 
 _NO_TOKENS: Tokens = np.empty(0, np.int32)

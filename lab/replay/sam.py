@@ -9,7 +9,7 @@ import numpy as np
 from agentspec.draft import Draft, Source
 from agentspec.forest import Tokens
 from agentspec.replay.calls import Call
-from agentspec.replay.drafters.drafter import chain
+from agentspec.replay.drafter import chain
 
 ROOT = 0
 SEPARATOR = -1  # not a token; follows every output in the common automaton

@@ -12,9 +12,13 @@ import numpy as np
 import pytest
 
 from agentspec import Source
+from agentspec.config import DraftConfig
 from agentspec.replay.calls import END, Call
-from agentspec.replay.drafters.drafter import Drafter
-from agentspec.replay.methods import METHODS, Rule
+from agentspec.replay.drafter import Drafter, PromptLookup
+from agentspec.replay.methods import Rule
+from agentspec.replay.replay import replay
+from lab.replay.indexes import Datastore, StageTrees
+from lab.replay.methods import METHODS
 
 NONE: tuple[int, ...] = ()
 ENDINGS = [(3, 6), (3, 5), (3, 5), (4, 7), (3, 5), (4, 8), (3, 5), (4, 7)]
@@ -30,6 +34,10 @@ SUFFIX = [
 
 def ids(*tokens: int) -> np.ndarray:
     return np.array(tokens, np.int32)
+
+
+def call(prompt: tuple[int, ...], response: tuple[int, ...], stage: str = "s", session: str = "a") -> Call:
+    return Call(stage, session, ids(*prompt), ids(*response, END))
 
 
 def made(name: str, rule: Rule) -> Drafter:
@@ -154,3 +162,57 @@ def test_rest_drafts_a_tree_behind_the_longest_match_alone():
     assert (draft.token_ids.tolist(), draft.match_length) == ([4, 8, 105, 1], 3)
     assert draft.probs.tolist() == [1.0] * 4
     assert not len(drafter.step("x", ids(99)))
+
+
+def test_rest_drafts_what_followed_the_longest_match_most_often():
+    store = Datastore(3)
+    for i, output in enumerate([(1, 2, 5, 7), (1, 2, 5, 8), (1, 2, 6), (9, 2, 4)]):
+        store.start(str(i), call((), ()))
+        store.step(str(i), ids(*output))
+        store.finish(str(i), ids())
+    store.start("x", call((8, 1), ()))
+    draft = store.step("x", ids(2))  # 1 2 occurs three times, 8 1 2 never
+    assert draft.match_length == 2
+    assert draft.token_ids.tolist()[0] == 5
+    assert sorted(draft.token_ids.tolist()[1:]) in ([6, 7], [6, 8], [7, 8])
+    assert draft.probs[0] == np.float32(2 / 3)
+    assert not len(store.step("x", ids(77)))
+
+
+def test_arctic_drafts_by_the_same_rule():
+    pytest.importorskip("arctic_inference")
+    rng = np.random.default_rng(1)
+    calls = [call((), tuple(rng.integers(1, 4, 30).tolist()), session=str(i)) for i in range(10)]
+    rule = Rule(alpha=1.0)
+    ours, theirs = (replay(calls, METHODS[name].make(rule))["s"] for name in ("paper-shared", "arctic"))
+    assert ours.tokens == theirs.tokens
+    assert abs(ours.tokens_per_step / theirs.tokens_per_step - 1) < 0.1  # ties may differ
+
+
+def test_a_stages_tree_alone_drafts_nothing_from_its_request():
+    trees = StageTrees(DraftConfig())
+    trees.start("x", call((1, 2, 3, 1, 2), ()))
+    assert not len(trees.step("x", ids()))
+    trees.finish("x", ids(2, 9, 8, END))
+    trees.start("y", call((7, 1, 2), ()))
+    assert trees.step("y", ids()).token_ids.tolist() == [9, 8, END]  # the match is in the prompt
+    trees.start("z", call((7, 1, 2), (), stage="other"))
+    assert not len(trees.step("z", ids()))
+
+
+def test_llma_copies_from_the_prompt_alone():
+    llma = PromptLookup(3, 2, 2, only_prompt=True)
+    llma.start("x", call((1, 2, 3, 4), ()))
+    assert llma.step("x", ids(9, 1, 2)).token_ids.tolist() == [3, 4]  # the prompt ends here
+    assert not len(llma.step("x", ids(9, 1)))  # 9 1 occurs only in the response
+    llma.finish("x", ids())
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "arctic"])
+def test_every_method_accepts_nothing_but_the_record(name):
+    calls = [call((1, 2, 3, 1, 2), (3, 1, 2, 3), session=str(i)) for i in range(3)]
+    tally = replay(calls, METHODS[name].make(Rule()), 2)["s"]
+    assert tally.tokens == 15
+    # every step adds a token of the model, unless the draft reached the end of the response
+    assert tally.tokens <= tally.steps + tally.accepted <= tally.tokens + len(calls)
+    assert tally.accepted > 0

@@ -1,0 +1,1 @@
+"""Drafting methods of other projects, as drafters of ``agentspec.replay``, and what only comparisons need."""
