@@ -1,19 +1,18 @@
 """The OpenAI-compatible gateway, imported as ``agentspec.gateway``.
 
-Life of a request: ``stages.url_tags`` strips ``/stages/<path>``. ``telemetry`` assigns the request id, then
-times and logs the call. ``auth`` finds the tenant. ``handler`` reads the body and its ``tags``. An
+Life of a request: ``stages.read_tags`` strips ``/stages/<path>``. ``telemetry`` assigns the request id, then
+times and logs the call. ``auth`` finds the tenant. ``handler`` reads the body and its tags. An
 ``Upstream`` answers: ``embedded`` (an engine in this process) or ``fleet`` (any OpenAI-compatible servers).
 """
 
 from __future__ import annotations
 
 from agentspec.gateway.app import create_app
-from agentspec.gateway.auth.api_keys import ApiKeys
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
+from agentspec.gateway.auth.api_keys import ApiKeys, RuntimeConfig
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.engine_process.child_process import EngineCommand
 from agentspec.gateway.engine_process.supervisor import EngineSupervisor, EngineTimeouts, run_until_signal
-from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
+from agentspec.gateway.http.cancellation import GracefulShutdown
 from agentspec.gateway.server import serve
 from agentspec.gateway.settings import (
     DiscoverySettings,

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import AgentSpecError
+from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.auth.middleware import METRICS_PATH, OPEN_PATHS, AuthMiddleware
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.control.cluster_routes import discovery_routes
 from agentspec.gateway.control.routes import control_routes
 from agentspec.gateway.dashboard.live_feed import LiveFeed
@@ -29,12 +29,11 @@ from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import describe, error_body
 from agentspec.gateway.handler import CallHandler
-from agentspec.gateway.http.cancellation import ClientGoneError
+from agentspec.gateway.http.cancellation import ClientGoneError, GracefulShutdown
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.cors import CorsMiddleware
-from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
-from agentspec.gateway.sharing.metrics import SharingCollector
-from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
+from agentspec.gateway.sharing.limits import SharingCollector
+from agentspec.gateway.stages.read_tags import UrlTagsMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.telemetry.stage_metrics import StageCollector
 from agentspec.gateway.upstreams.upstream import Upstream

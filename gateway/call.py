@@ -1,4 +1,4 @@
-"""One API call: the request, its principal and its outcome. The log record holds no message content."""
+"""One API call: its path, request, principal and outcome. The log record holds no message content."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from starlette.datastructures import Headers
 from agentspec.errors import EngineError
 from agentspec.gateway.errors import ShuttingDownError, UpstreamDownError, UpstreamTimeoutError
 from agentspec.tags import Tags
+from agentspec.wire import STAGE_URL_PREFIX
 
 MODEL_PREFIX = "/v1/models/"
 MAX_MODEL_CHARS = 128  # clients choose the name
+MODELS_PATH = "/v1/models"
+TOKENIZE_PATH = "/tokenize"
+DETOKENIZE_PATH = "/detokenize"
+VERSION = "v1"
 
 
 class Endpoint(StrEnum):
@@ -135,3 +140,32 @@ class ApiCall:
             return unquote(self.path.removeprefix(MODEL_PREFIX))
         model = None if self.body is None else self.body.get("model")
         return model if isinstance(model, str) else None
+
+
+PATHS = (*Endpoint, MODELS_PATH, TOKENIZE_PATH, DETOKENIZE_PATH)
+# the longest first: /v1/completions is the end of /v1/chat/completions, too
+_BY_SEGMENTS = sorted(
+    ((tuple(part for part in path.split("/") if part and part != VERSION), str(path)) for path in PATHS),
+    key=lambda one: -len(one[0]),
+)
+
+
+def meant_path(path: str) -> str | None:
+    """Return the path of the API that ``path`` ends like, whatever its slashes and case; None without one."""
+    segments = tuple(part for part in path.lower().split("/") if part)
+    for ending, served in _BY_SEGMENTS:
+        if segments[-len(ending) :] == ending:
+            return served if served != path else None
+    return None
+
+
+def advice(path: str) -> str:
+    """Return what a client should ask for instead of ``path``; empty if that is not known."""
+    meant = meant_path(path)
+    if meant is None:
+        return ""
+    if path.startswith(STAGE_URL_PREFIX):
+        return f"with a stage, it is /stages/<path>{meant}: the base URL ends in /v1"
+    if meant.startswith(f"/{VERSION}/"):
+        return f"{meant} serves this: the client's base URL ends in /v1, once"
+    return f"{meant} serves this"

@@ -8,19 +8,17 @@ from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
-from agentspec.gateway.auth.tenant_access import is_for_tenants, refuse_forged
-from agentspec.gateway.call import ApiCall, Endpoint, Outcome
+from agentspec.gateway.auth.api_keys import RuntimeConfig
+from agentspec.gateway.auth.middleware import is_for_tenants, refuse_forged
+from agentspec.gateway.call import VERSION, ApiCall, Endpoint, Outcome, advice, meant_path
 from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
 from agentspec.gateway.http.api_response import ApiResponse
-from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError
+from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown
 from agentspec.gateway.http.context import RequestContext, context_of
-from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.principal import Principal
-from agentspec.gateway.served_paths import VERSION, advice, meant_path
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.telemetry.body_log import log_body
 from agentspec.gateway.telemetry.recorder import Recorder

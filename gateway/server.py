@@ -17,12 +17,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from agentspec.errors import ConfigError
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
-from agentspec.gateway.engine_process.readiness import ReadinessMiddleware
-from agentspec.gateway.engine_process.supervisor import EngineSupervisor
+from agentspec.gateway.auth.api_keys import RuntimeConfig
+from agentspec.gateway.engine_process.supervisor import EngineSupervisor, ReadinessMiddleware
+from agentspec.gateway.http.cancellation import GracefulShutdown
 from agentspec.gateway.http.client_connection import ServerState
 from agentspec.gateway.http.discard_pace import DiscardRate
-from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.protocol import HttpProtocol, drop_the_absent
 from agentspec.gateway.reload import Reload
 

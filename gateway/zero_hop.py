@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentspec.gateway.auth.api_keys import ApiKeys
-from agentspec.gateway.auth.middleware import OPEN_PATHS, AuthMiddleware
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
-from agentspec.gateway.auth.tenant_access import is_for_tenants
+from agentspec.gateway.auth.api_keys import ApiKeys, RuntimeConfig
+from agentspec.gateway.auth.middleware import OPEN_PATHS, AuthMiddleware, is_for_tenants
 from agentspec.gateway.call import Endpoint
 from agentspec.gateway.control.cluster_routes import CLUSTERS_PATH, discovery_app
 from agentspec.gateway.discovery.service import Discovery
@@ -23,10 +21,8 @@ from agentspec.gateway.http.cancellation import ClientGoneError
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.request_body import parse_body, read_body
 from agentspec.gateway.settings import DiscoverySettings, GatewaySettings, RoutingSettings
-from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
-from agentspec.gateway.stages.xargs import with_xargs
-from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, DataParallelRanks
+from agentspec.gateway.stages.read_tags import UrlTagsMiddleware, read_tags, with_xargs
+from agentspec.gateway.upstreams.routing import RANK_HEADER, DataParallelRanks
 from agentspec.gateway.upstreams.sampler_limits import check_room
 from agentspec.tags import Tags
 from agentspec.wire import OWN_PREFIX

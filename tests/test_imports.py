@@ -127,7 +127,6 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
     ("errors", "settings"),
     ("yaml_limits",),
     ("call", "environment", "principal", "reload"),
-    ("served_paths",),
     ("http",),
     ("auth", "config_file", "discovery", "openai"),
     ("stages", "engine_process", "sharing"),
@@ -230,7 +229,7 @@ def test_the_corpus_knows_no_engine_and_no_tree() -> None:
 
 def test_packages_of_the_corpus_stay_in_their_modules() -> None:
     assert users_of("cryptography") == {"agentspec.corpus.encryption"}
-    assert users_of("zstandard") == {"agentspec.corpus.batch", "agentspec.gateway.http.content_encoding"}
+    assert users_of("zstandard") == {"agentspec.corpus.batch", "agentspec.gateway.http.request_body"}
     assert users_of("obstore") == {"agentspec.corpus.object_folder"}
     stores = (
         "corpus.redis_files",

@@ -10,7 +10,7 @@ from agentspec import __version__
 from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ok, problem, warning
 from agentspec.gateway import UpstreamSettings
-from agentspec.gateway.upstreams.probe import probe_engine
+from agentspec.gateway.upstreams.control_client import probe_engine
 from agentspec.stages import StageKey
 from agentspec.tags import Tags
 from agentspec.wire import XARGS_FIELD

@@ -23,8 +23,8 @@ from agentspec.gateway.call import ApiCall, CallLog
 from agentspec.gateway.errors import QueueFullError, UpstreamDownError, UpstreamTimeoutError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import Settings
-from agentspec.gateway.upstreams.affinity import affinity_header
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics, corpus_metrics, request_metrics
+from agentspec.gateway.upstreams.routing import affinity_header
 from agentspec.generation import PastOutput
 from agentspec.ray.answer_parts import AnswerBody, AnswerHead, AnswerPart
 from agentspec.stages import StageKey

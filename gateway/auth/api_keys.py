@@ -1,4 +1,4 @@
-"""API keys, stored only as digests, and the principals that they identify."""
+"""API keys, stored only as digests, the principals that they identify, and the configuration in force."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b, sha256
 
 from starlette.datastructures import Headers
@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from agentspec.errors import ConfigError
 from agentspec.gateway.errors import AuthError
 from agentspec.gateway.principal import Principal, RateLimits
-from agentspec.gateway.settings import KeySettings
+from agentspec.gateway.settings import GatewaySettings, KeySettings
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 
 API_KEYS_VARIABLE = "AGENTSPEC_API_KEYS"
@@ -166,3 +166,20 @@ def given_key(headers: Headers) -> str | None:
 
 def _limits(key: ApiKey) -> RateLimits:
     return RateLimits(key.requests_per_minute, key.max_concurrent, time.monotonic)
+
+
+@dataclass(slots=True)
+class RuntimeConfig:
+    """The configuration in force. A reload replaces it field by field.
+
+    Requests in flight keep the values that they started with.
+
+    Attributes:
+        admin_key: digest of the operator's key; None if there is none.
+        cors_origins: origins of web pages that may read responses; "*" = all.
+    """
+
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    admin_key: bytes | None = None
+    limits: GatewaySettings = field(default_factory=GatewaySettings)
+    cors_origins: frozenset[str] = frozenset()

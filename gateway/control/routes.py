@@ -7,23 +7,23 @@ key; the engine checks the file.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from agentspec.errors import RequestError
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
-from agentspec.gateway.control.past_outputs import read_past_outputs
+from agentspec.errors import RequestError, StageError
+from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
-from agentspec.gateway.http.context import context_of
+from agentspec.gateway.http.context import context_of, is_request_id
 from agentspec.gateway.http.request_body import parse_body, read_body
-from agentspec.gateway.http.request_id import is_request_id
+from agentspec.gateway.openai.content import read_text
 from agentspec.gateway.upstreams.stage_json import describe_stages
 from agentspec.gateway.upstreams.upstream import Upstream
-from agentspec.stages import StageKey
+from agentspec.generation import PastOutput
+from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import OWN_PREFIX
 
 # clients choose names of stages, so there may be any number of them
@@ -106,3 +106,37 @@ def _path(raw: bytes) -> str | None:
     if path is not None and (not isinstance(path, str) or not path):
         raise RequestError(f"path must be a non-empty string, not {path!r}", param="path")
     return path
+
+
+def read_past_outputs(raw: bytes, tenant: str) -> list[PastOutput]:
+    """Return the outputs in ``raw``, in order. Raises RequestError, with the number of an invalid line."""
+    outputs: list[PastOutput] = []
+    for number, line in enumerate(raw.split(b"\n"), 1):
+        if line.strip():
+            try:
+                outputs.extend(_outputs(parse_body(line), tenant))
+            except (RequestError, StageError) as error:
+                raise RequestError(f"line {number}: {error}", code="invalid_line") from None
+    return outputs
+
+
+def _outputs(record: Mapping[str, Any], tenant: str) -> Iterator[PastOutput]:
+    name = record.get("stage", DEFAULT_STAGE)
+    if not isinstance(name, str):
+        raise RequestError(f"stage must be a string, not {name!r}")
+    stage = StageKey.parse(name, tenant)
+    texts = _said(record["messages"]) if "messages" in record else [record.get("response")]
+    for text in texts:
+        if not isinstance(text, str):
+            raise RequestError(f"response must be a string, not {text!r}")
+        if text:  # an empty output teaches nothing
+            yield PastOutput(stage, text)
+
+
+def _said(messages: object) -> Iterator[str]:
+    """Yield the assistant's texts, without tool calls: only the model's template defines their form."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise RequestError(f"messages must be a list of objects, not {messages!r}")
+    for index, message in enumerate(messages):
+        if message.get("role") == "assistant" and message.get("content"):
+            yield read_text(message["content"], f"messages[{index}].content")

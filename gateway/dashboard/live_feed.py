@@ -19,8 +19,7 @@ from agentspec.gateway.dashboard.snapshot import (
     describe_engines,
     describe_tenant,
 )
-from agentspec.gateway.dashboard.traffic import TrafficStats
-from agentspec.gateway.dashboard.workflow_graph import Path
+from agentspec.gateway.dashboard.traffic import Path, TrafficStats
 from agentspec.gateway.errors import RateLimitError
 from agentspec.gateway.http.api_response import encode_event
 from agentspec.gateway.upstreams.upstream import Upstream

@@ -17,18 +17,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.auth.middleware import UI_PATH
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
 from agentspec.gateway.dashboard.live_feed import LiveFeed
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
-from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, ended_before
+from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown, ended_before
 from agentspec.gateway.http.context import context_of
-from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.wire import OWN_PREFIX
 
 EVENTS_PATH = f"{OWN_PREFIX}events"
 PAGE_FILE = Path(__file__).with_name("ui.html")
+_HEADERS = {
+    "cache-control": "no-cache",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+}
 
 
 def ui_routes(feed: LiveFeed, runtime: RuntimeConfig, shutdown: GracefulShutdown) -> list[Route]:
@@ -103,10 +107,3 @@ def _hashes(page: str, element: str) -> str:
     inner = re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
     digests = (base64.b64encode(sha256(text.encode()).digest()).decode() for text in inner)
     return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-
-_HEADERS = {
-    "cache-control": "no-cache",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}

@@ -1,23 +1,70 @@
-"""One run of an engine's command, in a process group that is removed completely afterwards."""
+"""One run of an engine's command, in a process group that is removed completely afterwards.
+
+Its output is forwarded to our log, line by line.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import re
 import signal
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentspec.gateway.engine_process.output import EngineOutput
-
-WATCHDOG = Path(__file__).with_name("watchdog.py")
+CHUNK_BYTES = 1 << 16
+LONGEST_LINE_BYTES = 1 << 16
+NUM_LAST_LINES = 15
+# vLLM writes "(EngineCore pid=7) INFO 11-22 03:09:53 [core.py:12] ready", uvicorn "INFO:     ready"
+LINE = re.compile(
+    r"(?P<process>\([^()]*\) )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +"
+    r"(?:\d\d-\d\d \d\d:\d\d:\d\d )?(?P<text>.*)"
+)
 LAST_WORDS_S = 2.0
 
 logger = logging.getLogger("agentspec.gateway")
+
+
+class EngineOutput:
+    """The output of one process, logged at the levels that its lines name; a line without a level is info."""
+
+    def __init__(self) -> None:
+        self.last_lines: deque[str] = deque(maxlen=NUM_LAST_LINES)
+
+    @property
+    def last_line(self) -> str:
+        """The last line of output, or an empty string."""
+        return self.last_lines[-1] if self.last_lines else ""
+
+    async def read(self, stream: asyncio.StreamReader) -> None:
+        """Log all lines of ``stream``."""
+        pending = b""
+        while chunk := await stream.read(CHUNK_BYTES):
+            *lines, pending = (pending + chunk).split(b"\n")
+            if len(pending) > LONGEST_LINE_BYTES:
+                lines, pending = [*lines, pending], b""
+            for line in lines:
+                self._pass_on(line)
+        self._pass_on(pending)
+
+    def _pass_on(self, raw: bytes) -> None:
+        # a progress bar overwrites itself: keep its last state
+        line = raw.decode(errors="replace").rstrip().rpartition("\r")[2]
+        if not line:
+            return
+        found = LINE.match(line)
+        level = logging.getLevelNamesMapping()[found["level"]] if found else logging.INFO
+        text = (found["process"] or "") + found["text"] if found else line
+        self.last_lines.append(text)
+        logger.log(level, "engine: %s", text)
+
+
+WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 
 @dataclass(frozen=True, slots=True)

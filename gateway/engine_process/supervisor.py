@@ -1,4 +1,7 @@
-"""Supervises an engine that this process started, and restarts it if it dies. Independent of vLLM."""
+"""Supervises an engine that this process started, and restarts it if it dies. Independent of vLLM.
+
+While it starts, clients are asked to retry.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import httpx
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import EngineError
 from agentspec.gateway.engine_process.child_process import EngineCommand, EngineSubprocess
+from agentspec.gateway.errors import error_body
+from agentspec.gateway.http.context import ensure_context
+from agentspec.gateway.http.cors import cors_headers, is_preflight
 
 POLL_S = 0.5  # while it starts
 WATCH_S = 5.0  # while it runs
@@ -23,6 +31,8 @@ FIRST_DELAY_S, LONGEST_DELAY_S = 1.0, 60.0
 STEADY_S = 120.0  # uptime after which the number of failures is reset
 
 logger = logging.getLogger("agentspec.gateway")
+RETRY_AFTER = {"retry-after": "5"}
+METRICS = "/metrics"  # the gateway's own metrics are always available
 
 
 class EngineStartError(EngineError):
@@ -164,3 +174,33 @@ def run_until_signal(engine: EngineSupervisor, *, on_ready: Callable[[], None] |
 def _start_failure(failure: str, child: EngineSubprocess) -> str:
     lines = "".join(f"\n  {line}" for line in child.output.last_lines)
     return f"the engine did not start: it {failure}. Its last lines:{lines or ' none'}"
+
+
+class ReadinessMiddleware:
+    """Answers 503 until ``engine`` is ready, so that no request waits or fails on it."""
+
+    def __init__(self, app: ASGIApp, engine: EngineSupervisor, origins: Callable[[], frozenset[str]]) -> None:
+        self._app = app
+        self._engine = engine
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or refuse it."""
+        if scope["type"] != "http" or self._engine.is_ready or scope["path"] == METRICS:
+            await self._app(scope, receive, send)
+            return
+        headers = dict(RETRY_AFTER)
+        if origins := self._origins():
+            asked = ensure_context(scope, send).headers
+            if is_preflight(scope["method"], asked, origins):
+                await self._app(scope, receive, send)
+                return
+            allowed = cors_headers(asked, origins)
+            headers |= {name.decode(): value.decode("latin-1") for name, value in allowed}
+        phase = self._engine.phase
+        body = {"status": phase}
+        if scope["path"] != "/health":
+            body = error_body(
+                503, f"the engine is {phase}: try again in some seconds", code="engine_starting"
+            )
+        await JSONResponse(body, 503, headers)(scope, receive, send)

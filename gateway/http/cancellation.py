@@ -1,4 +1,4 @@
-"""Cancels the work on a request when its client disconnects."""
+"""Cancels the work on a request when its client disconnects, or a shutdown's grace period ends."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import Receive
 
+from agentspec.gateway.errors import ShuttingDownError
 from agentspec.gateway.http.response_writer import ResponseWriter
 
 
@@ -95,3 +96,51 @@ async def _cancel(task: asyncio.Future[None]) -> None:
         await asyncio.wait({task})
     if not task.cancelled():
         task.exception()  # marks it as seen
+
+
+class GracefulShutdown:
+    """A grace period that starts with :meth:`begin`. Use from the event loop only."""
+
+    def __init__(self) -> None:
+        self._begin: asyncio.Future[None] | None = None
+        self._is_over = False
+        self._held: set[CancelScope] = set()
+
+    async def run(self, work: Coroutine[Any, Any, None], cancel_scope: CancelScope) -> None:
+        """Run ``work`` to its end.
+
+        Raises:
+            ClientGoneError: its client disconnected first.
+            ShuttingDownError: the grace period ended first.
+        """
+        if self._is_over:
+            work.close()
+            raise _shutting_down()
+        self._held.add(cancel_scope)
+        try:
+            await cancel_scope.run(work)
+        finally:
+            self._held.discard(cancel_scope)
+
+    def begin(self, grace_s: float) -> None:
+        """Start the grace period."""
+        asyncio.get_running_loop().call_later(grace_s, self.expire)
+        if not self.begun.done():
+            self.begun.set_result(None)
+
+    def expire(self) -> None:
+        """End the grace period now."""
+        self._is_over = True
+        for cancel_scope in self._held:
+            cancel_scope.cancel(_shutting_down())
+
+    @property
+    def begun(self) -> asyncio.Future[None]:
+        """Done once the grace period has started, the signal for endless streams to end. Do not cancel it."""
+        if self._begin is None:
+            self._begin = asyncio.get_running_loop().create_future()
+        return self._begin
+
+
+def _shutting_down() -> ShuttingDownError:
+    return ShuttingDownError("the server is shutting down")

@@ -15,8 +15,7 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import ASGIApp, Scope
 
-from agentspec.gateway.http.flow_control import FlowControl
-from agentspec.gateway.http.request_cycle import Http11Cycle
+from agentspec.gateway.http.request_cycle import FlowControl, Http11Cycle
 from agentspec.gateway.http.response_writer import RawHeader
 
 KEEPALIVE_S = 30  # until an idle connection is closed

@@ -1,19 +1,56 @@
-"""The gateway's own facts about one request, kept in the ASGI scope."""
+"""The gateway's own facts about one request, kept in the ASGI scope: id, headers, sender, tags of the URL."""
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from starlette.datastructures import Headers
 from starlette.types import Scope, Send
 
 from agentspec.gateway.call import CallLog
-from agentspec.gateway.http.request_headers import RequestHeaders
-from agentspec.gateway.http.request_id import request_id_of
 from agentspec.gateway.http.response_writer import AsgiResponseWriter, ResponseWriter
 from agentspec.gateway.principal import Principal
+from agentspec.wire import MAX_REQUEST_ID_CHARS, REQUEST_ID_HEADER
 
+_SANE_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_REQUEST_ID_CHARS}}}")
 _KEY = "agentspec.context"
+
+
+class RequestHeaders(Headers):
+    """Headers with a lookup table. Starlette's scan the list each time, and tags alone ask for a dozen names.
+
+    If a name occurs several times, the first header counts; ``getlist`` and ``raw`` have all of them.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__(scope=scope)
+        self._first: dict[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])
+        }
+
+    def __getitem__(self, key: str) -> str:
+        return self._first[key.lower()]
+
+    def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        """Return the first header of this name."""
+        return self._first.get(key.lower(), default)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key.lower() in self._first
+
+
+def request_id_of(headers: Headers) -> str:
+    """Return the id of a request with these headers."""
+    given = headers.get(REQUEST_ID_HEADER, "")
+    return given if is_request_id(given) else f"{random.getrandbits(128):032x}"
+
+
+def is_request_id(text: str) -> bool:
+    """Return True if ``text`` is a valid request id."""
+    return _SANE_ID.fullmatch(text) is not None
 
 
 class UrlTags(NamedTuple):

@@ -1,4 +1,4 @@
-"""One request to our own server, and its HTTP/1.1 response."""
+"""One request to our own server, its HTTP/1.1 response, and the flow control of the connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from http import HTTPStatus
 from starlette.types import ASGIApp, Message, Scope
 
 from agentspec.gateway.http.context import open_context
-from agentspec.gateway.http.flow_control import FlowControl
 from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader, RawHeaders, ResponseWriter
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
@@ -22,6 +21,58 @@ STATUS_LINES = {
 RESET = struct.pack("ii", 1, 0)  # the kernel drops unsent data and resets the connection
 
 logger = logging.getLogger("agentspec.gateway")
+
+
+class FlowControl:
+    """Pauses reading on request, and records whether the transport's write buffer is full.
+
+    Attributes:
+        is_full: True from the transport's ``pause_writing`` to its ``resume_writing``.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._is_reading = True
+        self._is_held = False
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self.is_full = False
+
+    def pause_reading(self) -> None:
+        """Stop reading, so that TCP stops the client. A second call changes nothing."""
+        if self._is_reading:
+            self._is_reading = False
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, unless reading is held. A second call changes nothing."""
+        if not self._is_reading and not self._is_held:
+            self._is_reading = True
+            self._transport.resume_reading()
+
+    def hold_reading(self) -> None:
+        """Stop reading until :meth:`release_reading`."""
+        self._is_held = True
+        self.pause_reading()
+
+    def release_reading(self) -> None:
+        """Read again after :meth:`hold_reading`."""
+        self._is_held = False
+        self.resume_reading()
+
+    def pause_writing(self) -> None:
+        """Handle a write buffer above its high-water mark."""
+        self.is_full = True
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        """Handle a write buffer below its low-water mark, or the end of the connection."""
+        self.is_full = False
+        self._may_write.set()
+
+    async def drain(self) -> None:
+        """Wait while the write buffer is full."""
+        await self._may_write.wait()
 
 
 class Http11Cycle(ResponseWriter):

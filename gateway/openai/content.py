@@ -1,4 +1,4 @@
-"""Parsing of message contents and of the predicted output.
+"""Parsing of message contents and of the predicted output, with the names of what is left out.
 
 Contents come as text or as parts. Agents keep the answers of several APIs in one history, so the parts of all
 of them are read: OpenAI's chat and responses, vLLM's, and Anthropic's.
@@ -7,13 +7,14 @@ of them are read: OpenAI's chat and responses, vLLM's, and Anthropic's.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.left_out import LeftOut
-from agentspec.wire import MAX_PREDICTION_CHARS
+from agentspec.gateway.http.response_writer import RawHeader
+from agentspec.wire import LEFT_OUT_HEADER, MAX_PREDICTION_CHARS
 
 # types of parts, and the member that holds the text
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -29,6 +30,9 @@ LEFT_OUT_PARTS = frozenset(
         "web_search_tool_result",
     )
 )
+MAX_NAMES = 16
+OTHER = "other"
+_KIND = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 
 
 @dataclass(slots=True)
@@ -137,3 +141,20 @@ def read_prediction(body: Mapping[str, Any]) -> str | None:
             code="invalid_value",
         )
     return text
+
+
+class LeftOut:
+    """Kinds of parts, items and tools of one request that are left out, such as ``tools.mcp``, each once."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def add(self, field: str, kind: str) -> None:
+        """Add a kind, which the client may have chosen: only its plain characters reach the header."""
+        name = f"{field}.{kind if _KIND.fullmatch(kind) else OTHER}"
+        if name not in self.names and len(self.names) < MAX_NAMES:
+            self.names.append(name)
+
+    def headers(self) -> list[RawHeader]:
+        """Return the header of the response; nothing if nothing is left out."""
+        return [(LEFT_OUT_HEADER.encode(), ", ".join(self.names).encode())] if self.names else []

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import json_text, read_content, read_output
-from agentspec.gateway.openai.left_out import LeftOut
+from agentspec.gateway.openai.content import LeftOut, json_text, read_content, read_output
 
 Message = dict[str, Any]
 

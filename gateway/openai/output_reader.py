@@ -15,8 +15,9 @@ from agentspec.gateway.openai.call_reader import (
     CallEnded,
     CallEvent,
     CallReader,
+    Reading,
+    TextSource,
 )
-from agentspec.gateway.openai.text_source import Reading, TextSource
 from agentspec.generation import THINK_CLOSE, THINK_OPEN, ThinkTags
 
 NO_TAG = re.compile(r"[^<]*")

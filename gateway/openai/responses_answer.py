@@ -10,15 +10,14 @@ from typing import Any
 
 from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse, encode_event
-from agentspec.gateway.openai.answer_forms import finish_reason
-from agentspec.gateway.openai.left_out import LeftOut
+from agentspec.gateway.openai.answer_forms import AnswerUsage, finish_reason
+from agentspec.gateway.openai.content import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed
 from agentspec.gateway.openai.output_reader import Event as ReadEvent
 from agentspec.gateway.openai.output_reader import OutputReader, Text
 from agentspec.gateway.openai.response_output import Event, ResponseObject, ResponseOutput
 from agentspec.gateway.openai.schemas import ResponsesBody, read_as
 from agentspec.gateway.openai.to_generation import responses_request
-from agentspec.gateway.openai.usage import AnswerUsage
 from agentspec.generation import GenerationDelta, GenerationRequest, TokenLogprob
 from agentspec.tags import Tags
 

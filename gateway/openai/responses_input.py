@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import json_text, read_output, read_text
-from agentspec.gateway.openai.left_out import LeftOut
+from agentspec.gateway.openai.content import LeftOut, json_text, read_output, read_text
 from agentspec.gateway.openai.messages import Message, argument_text, template_role
 
 Item = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Conversion of OpenAI's bodies to ``GenerationRequest``."""
+"""Conversion of OpenAI's bodies to ``GenerationRequest``: prompt, template variables, sampling, tools."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any, TypeGuard
 
 from agentspec.errors import RequestError
 from agentspec.gateway.openai.call_reader import CLOSE, OPEN
-from agentspec.gateway.openai.left_out import LeftOut
+from agentspec.gateway.openai.content import LeftOut
 from agentspec.gateway.openai.messages import read_messages
-from agentspec.gateway.openai.output_form import OutputForm, read_form
-from agentspec.gateway.openai.prompt_options import prompt_options
 from agentspec.gateway.openai.responses_input import read_input
 from agentspec.gateway.openai.schemas import (
     LOGPROBS_INCLUDED,
@@ -18,14 +16,55 @@ from agentspec.gateway.openai.schemas import (
     CompletionBody,
     ResponsesBody,
     SamplingBody,
+    TokenizeBody,
 )
-from agentspec.gateway.openai.tools import ChosenTools, Tools, choose, read_tools
+from agentspec.gateway.openai.tools import ChosenTools, OutputForm, Tools, choose, read_form, read_tools
 from agentspec.generation import GenerationRequest, LateStop, PromptOptions, SamplingParams
 from agentspec.tags import Tags
 
+# arguments of a template that have fields of their own
+_OWN_FIELDS = frozenset(("messages", "tools", "add_generation_prompt", "continue_final_message"))
+_FIXED = frozenset(("chat_template", "tokenize"))
 COMPLETION_MAX_TOKENS = 16  # OpenAI's default for /v1/completions
 MAX_PROMPTS = 128
 MAX_TOKEN_ID = 2**31 - 1
+
+
+def prompt_options(body: ChatBody | CompletionBody | ResponsesBody | TokenizeBody) -> PromptOptions:
+    """Return the options. Raises RequestError, which names the field, if they contradict each other."""
+    if isinstance(body, CompletionBody):
+        return PromptOptions(add_special_tokens=body.add_special_tokens)
+    variables = _variables(body)
+    if isinstance(body, ResponsesBody):
+        return PromptOptions(variables=variables)
+    continues = bool(body.continue_final_message)
+    if continues and body.add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt contradict each other: send one of them",
+            param="continue_final_message",
+        )
+    return PromptOptions(
+        add_generation_prompt=not continues and body.add_generation_prompt is not False,
+        continue_final_message=continues,
+        add_special_tokens=body.add_special_tokens,
+        variables=variables,
+    )
+
+
+def _variables(body: ChatBody | ResponsesBody | TokenizeBody) -> Mapping[str, Any]:
+    """Return the variables. Those in ``chat_template_kwargs`` take precedence, as in vLLM."""
+    given = body.chat_template_kwargs or {}
+    for name in given.keys() & (_OWN_FIELDS | _FIXED):
+        way_out = "send it as a field of its own" if name in _OWN_FIELDS else "it can't be changed"
+        param = f"chat_template_kwargs.{name}"
+        raise RequestError(f"{param}: {way_out}", param=param)
+    own: dict[str, Any] = {}
+    if isinstance(body, ChatBody):
+        own = {"documents": body.documents, "reasoning_effort": body.reasoning_effort}
+    elif isinstance(body, ResponsesBody) and body.reasoning is not None:
+        own = {"reasoning_effort": body.reasoning.effort}
+    return {name: value for name, value in own.items() if value is not None} | given
+
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 

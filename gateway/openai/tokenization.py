@@ -8,8 +8,8 @@ from typing import Any
 
 from agentspec.errors import RequestError
 from agentspec.gateway.openai.messages import read_messages
-from agentspec.gateway.openai.prompt_options import prompt_options
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody
+from agentspec.gateway.openai.to_generation import prompt_options
 from agentspec.gateway.openai.tools import read_tools
 from agentspec.generation import Engine
 

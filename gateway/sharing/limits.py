@@ -1,17 +1,55 @@
-"""The limits of an API key that several gateways accept."""
+"""The limits of an API key that several gateways accept: what one gateway takes, and gives back."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
 from agentspec.gateway.principal import RateLimits
-from agentspec.gateway.sharing.parts import Granted, Wanted
 
 SETTLED_S = 1.0  # within it other gateways give back what they do not use
 CHUNK_S = 0.25  # a gateway takes so much of a minute's requests at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A gateway's request for a part of a key's limits.
+
+    Attributes:
+        limit: name of the limit, the same in all gateways.
+        holder: who wants it, unique in its gateway.
+        num_slots: requests at a time, those it has included.
+        num_requests: to start; negative ones are given back.
+        requests_per_minute, max_concurrent: None = no limit.
+    """
+
+    limit: str
+    holder: str
+    num_slots: int
+    num_requests: int
+    requests_per_minute: int | None
+    max_concurrent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The store's answer.
+
+    Attributes:
+        num_slots: requests at a time, until the next heartbeat.
+        num_requests: to start; negative if they were given back.
+        wait_s: until there is another one to start.
+    """
+
+    num_slots: int
+    num_requests: int
+    wait_s: float
 
 
 class LimitPool(Protocol):
@@ -131,3 +169,17 @@ class SharedLimits(RateLimits):
                 self._take_one(self._retry_s)
         self._has_started = True
         self._most_running = max(self._most_running, self._num_running + 1)
+
+
+class SharingCollector(Collector):
+    """The gateways alive, and whether this one reaches the store."""
+
+    def __init__(self, pool: LimitPool) -> None:
+        self._pool = pool
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the present values."""
+        alive = "Gateways alive that share limits, as of the last answer of the store"
+        yield GaugeMetricFamily("agentspec_gateways", alive, self._pool.num_gateways)
+        up = "1 if the store that gateways share can be used"
+        yield GaugeMetricFamily("agentspec_gateway_store_up", up, int(not self._pool.is_away))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from agentspec.corpus.store import without_password
 from agentspec.errors import AgentSpecError, ConfigError
 from agentspec.extras import needed
-from agentspec.gateway.sharing.parts import Granted, Wanted
+from agentspec.gateway.sharing.limits import Granted, Wanted
 
 with needed("corpus"):
     import redis

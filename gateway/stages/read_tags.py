@@ -1,15 +1,24 @@
-"""Reads a request's tags from its headers, URL and body: stage, session, drafting options and prediction."""
+"""Reads a request's tags from its headers, URL and body: stage, session, drafting options and prediction.
+
+Clients that can only set a base URL have tags in the URL. ``/stages/<path>/v1/...`` names the stage of a call
+and ``/workflows/<path>/v1/...`` its workflow. ``/sessions/<id>`` before either, or before ``/v1``, names the
+session. Engines behind HTTP receive the tags in the body's ``vllm_xargs``. The rest of the body is forwarded
+byte for byte. Client values under our prefix are removed, because a client must not choose its own tenant.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
-from agentspec.gateway.http.context import UrlTags
+from agentspec.gateway.http.api_response import encode_json
+from agentspec.gateway.http.context import NO_URL_TAGS, UrlTags, ensure_context
 from agentspec.gateway.openai.content import read_prediction
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
 from agentspec.gateway.stages.router_tags import is_session, router_session
@@ -24,12 +33,20 @@ from agentspec.wire import (
     MIN_MATCH_HEADER,
     SESSION_HEADER,
     SESSION_HEADERS,
+    SESSION_URL_PREFIX,
+    STAGE_URL_PREFIX,
     SUBJECT_HEADER,
     TRACE_HEADER,
     TRACE_SESSION_HEADER,
+    WORKFLOW_URL_PREFIX,
+    XARGS_FIELD,
+    XARGS_PREFIX,
 )
 
 _SESSION_NAMES = frozenset(name.encode() for name in SESSION_HEADERS)
+_PREFIXES = (STAGE_URL_PREFIX, WORKFLOW_URL_PREFIX, SESSION_URL_PREFIX)
+_API = "/v1/"
+_WHITESPACE = b" \t\r\n"
 
 
 def read_tags(
@@ -113,3 +130,70 @@ def _read_int(headers: Headers, name: str, low: int, high: int) -> int | None:
     if not (text.isascii() and text.isdigit() and len(text) < 9 and low <= int(text) <= high):
         raise RequestError(f"header {name} must be an integer from {low} to {high}, not {text!r}", param=name)
     return int(text)
+
+
+class UrlTagsMiddleware:
+    """Strips the tags from the path; they are stored, still encoded, in the context's ``url_tags``."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, with the plain path if it had tags."""
+        if scope["type"] == "http":
+            scope, tags = _without_tags(scope)
+            ensure_context(scope, send).url_tags = tags
+        await self._app(scope, receive, send)
+
+
+def _without_tags(scope: Scope) -> tuple[Scope, UrlTags]:
+    """Return the scope with the plain path, and the tags; the scope itself if the path has none."""
+    if not scope["path"].startswith(_PREFIXES):
+        return scope, NO_URL_TAGS
+    # the raw path: the decoded one does not distinguish an encoded "/v1/" from the real one
+    raw = scope.get("raw_path", scope["path"].encode()).decode("latin-1").partition("?")[0]
+    named, found, rest = raw.rpartition(_API)
+    tags = _read(named) if found else None
+    if tags is None:
+        return scope, NO_URL_TAGS
+    path = f"{_API}{rest}"
+    return {**scope, "path": unquote(path), "raw_path": path.encode("latin-1")}, tags
+
+
+def _read(named: str) -> UrlTags | None:
+    """Return the tags in the part of the path before the API's; None if it is no such part."""
+    session = None
+    if named.startswith(SESSION_URL_PREFIX):
+        session, slash, rest = named.removeprefix(SESSION_URL_PREFIX).partition("/")
+        named = f"/{rest}" if slash else ""
+    if not named:
+        return UrlTags(session=session)
+    if named.startswith(WORKFLOW_URL_PREFIX) and f"{named}/".endswith(_API):
+        return None  # a client has added /v1 to a base URL that ends in it
+    for prefix, name in ((STAGE_URL_PREFIX, "stage"), (WORKFLOW_URL_PREFIX, "workflow")):
+        if named.startswith(prefix):
+            return UrlTags(session=session, **{name: named.removeprefix(prefix)})
+    return None
+
+
+def with_xargs(raw: bytes, body: Mapping[str, Any], xargs: Mapping[str, str | int]) -> bytes:
+    """Return ``raw`` with our keys set to ``xargs`` and the client's other keys kept.
+
+    ``raw`` parses to ``body``. Empty ``xargs`` only remove ours. O(len(raw)). Raises RequestError if the
+    client's ``vllm_xargs`` is not an object.
+    """
+    if XARGS_FIELD not in body:
+        return _spliced(raw, body, xargs) if xargs else raw
+    given = body[XARGS_FIELD]
+    if given is not None and not isinstance(given, dict):
+        raise RequestError(f"{XARGS_FIELD} must be an object, not {given!r}", param=XARGS_FIELD)
+    kept = {key: value for key, value in (given or {}).items() if not key.startswith(XARGS_PREFIX)}
+    return encode_json({**body, XARGS_FIELD: {**kept, **xargs}})
+
+
+def _spliced(raw: bytes, body: Mapping[str, Any], xargs: Mapping[str, str | int]) -> bytes:
+    start = raw.lstrip(_WHITESPACE)
+    if start[:1] != b"{" or b"\0" in start[:4]:  # UTF-16, UTF-32 or a byte order mark: legal, and rare
+        return encode_json({**body, XARGS_FIELD: dict(xargs)})
+    comma = b"," if body else b""
+    return b'{"' + XARGS_FIELD.encode() + b'":' + encode_json(dict(xargs)) + comma + start[1:]

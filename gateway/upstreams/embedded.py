@@ -1,30 +1,30 @@
-"""An upstream in this process: an :class:`agentspec.generation.Engine`, without a network hop."""
+"""An upstream in this process, without a network hop: an :mod:`agentspec.generation` engine and its trees."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 from prometheus_client.core import Metric
 
-from agentspec.errors import RequestError, UnknownModelError
+from agentspec.errors import ForestFileError, RequestError, UnknownModelError
 from agentspec.forest_folder import ForestFolder
-from agentspec.gateway.call import ApiCall, Endpoint
-from agentspec.gateway.errors import MethodNotAllowedError, UnknownUrlError
+from agentspec.gateway.call import DETOKENIZE_PATH, MODELS_PATH, TOKENIZE_PATH, ApiCall, Endpoint, advice
+from agentspec.gateway.errors import MethodNotAllowedError, NoControlError, UnknownUrlError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.request_body import parse_body
 from agentspec.gateway.openai.choices_answer import ChoicesAnswer
-from agentspec.gateway.openai.left_out import LeftOut
+from agentspec.gateway.openai.content import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed, fan_in
 from agentspec.gateway.openai.responses_answer import ResponsesAnswer
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
 from agentspec.gateway.openai.tokenization import detokenize, tokenize
-from agentspec.gateway.served_paths import DETOKENIZE_PATH, MODELS_PATH, TOKENIZE_PATH, advice
 from agentspec.gateway.upstreams.metrics import corpus_metrics
-from agentspec.gateway.upstreams.tree_control import TreeControl
-from agentspec.generation import Engine, GenerationRequest, PastOutput
+from agentspec.generation import Engine, GenerationRequest, PastOutput, Trees
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.tags import Tags
@@ -35,6 +35,11 @@ ELSEWHERE = {
     "/v1/embeddings": "this engine has no embeddings",
 }
 NO_FORESTS = ForestFolder()
+ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], EmbeddedAnswer]] = {
+    Endpoint.CHAT: ChoicesAnswer.of_chat,
+    Endpoint.COMPLETIONS: ChoicesAnswer.of_completion,
+    Endpoint.RESPONSES: ResponsesAnswer.of_body,
+}
 
 
 class EmbeddedAnswer(Protocol):
@@ -50,13 +55,6 @@ class EmbeddedAnswer(Protocol):
 
     async def write(self, deltas: AsyncIterator[Indexed], response: ApiResponse) -> None:
         """Write the answer while the deltas arrive."""
-
-
-ANSWERS: Mapping[str, Callable[[Mapping[str, Any], Tags, str], EmbeddedAnswer]] = {
-    Endpoint.CHAT: ChoicesAnswer.of_chat,
-    Endpoint.COMPLETIONS: ChoicesAnswer.of_completion,
-    Endpoint.RESPONSES: ResponsesAnswer.of_body,
-}
 
 
 class EmbeddedUpstream:
@@ -207,3 +205,46 @@ class EmbeddedUpstream:
 def _check_method(call: ApiCall, *allowed: str) -> None:
     if call.method not in allowed:
         raise MethodNotAllowedError(call.method, call.path, ", ".join(allowed))
+
+
+class TreeControl:
+    """Commands for an engine's trees, which run in threads, concurrently with its decode steps.
+
+    ``files`` is the folder in which trees may be saved. All commands raise NoControlError if the engine has
+    no trees. They implement those of :class:`~agentspec.gateway.upstreams.upstream.Upstream`.
+    """
+
+    def __init__(self, engine: Engine, files: ForestFolder) -> None:
+        self._engine = engine
+        self._files = files
+
+    async def evict(self, stage: StageKey) -> dict[str, Any]:
+        """Clear the stage's own tree."""
+        return {"freed_bytes": await asyncio.to_thread(self._trees.evict, stage)}
+
+    async def warm(self, outputs: Sequence[PastOutput]) -> dict[str, Any]:
+        """Insert past outputs into the trees."""
+        num_tokens = await asyncio.to_thread(self._trees.learn, outputs)
+        return {"num_outputs": len(outputs), "num_tokens": num_tokens}
+
+    async def save(self, path: str | None) -> dict[str, Any]:
+        """Write all trees to a file. Raises RequestError if the file can't be written."""
+        return await self._with_file(path, self._trees.save)
+
+    async def load(self, path: str | None) -> dict[str, Any]:
+        """Add the trees in a file. Raises RequestError if the file can't be read."""
+        return await self._with_file(path, self._trees.load)
+
+    @property
+    def _trees(self) -> Trees:
+        trees = self._engine.trees
+        if trees is None:
+            raise NoControlError("nothing is learned here: the engine was started with no drafts")
+        return trees
+
+    async def _with_file(self, path: str | None, work: Callable[[Path], Mapping[str, int]]) -> dict[str, Any]:
+        try:
+            file = self._files.find(path)
+            return {"path": str(file), **await asyncio.to_thread(work, file)}
+        except ForestFileError as error:
+            raise RequestError(str(error), param="path") from error

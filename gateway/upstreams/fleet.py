@@ -17,11 +17,9 @@ from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import FleetSettings, UpstreamSettings
 from agentspec.gateway.upstreams.admission_queue import AdmissionQueue
-from agentspec.gateway.upstreams.affinity import affinity_header, affinity_of
-from agentspec.gateway.upstreams.data_parallel import RANK_HEADER
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics, corpus_metrics, upstream_metrics
 from agentspec.gateway.upstreams.replica import Replica
-from agentspec.gateway.upstreams.routing import choose
+from agentspec.gateway.upstreams.routing import RANK_HEADER, affinity_header, affinity_of, choose
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats

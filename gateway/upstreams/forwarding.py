@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from agentspec.gateway.call import ApiCall
 from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader
 from agentspec.gateway.settings import UpstreamSettings
-from agentspec.gateway.stages.xargs import with_xargs
+from agentspec.gateway.stages.read_tags import with_xargs
 from agentspec.gateway.upstreams.connection_pool import UpstreamRequest
-from agentspec.gateway.upstreams.data_parallel import RANK_HEADER
+from agentspec.gateway.upstreams.routing import RANK_HEADER
 from agentspec.wire import AFFINITY_HEADER, REQUEST_ID_HEADER, STAGE_HEADER, STAGE_SOURCE_HEADER, encode_stage
 
 HOP_BY_HOP = frozenset(

@@ -17,9 +17,9 @@ from agentspec.gateway.upstreams.circuit_breaker import CircuitBreaker
 from agentspec.gateway.upstreams.connection import UpstreamConnection
 from agentspec.gateway.upstreams.connection_pool import ConnectionPool
 from agentspec.gateway.upstreams.control_client import EngineControl
-from agentspec.gateway.upstreams.data_parallel import DataParallelRanks
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
 from agentspec.gateway.upstreams.metrics import UpstreamMetrics
+from agentspec.gateway.upstreams.routing import DataParallelRanks
 from agentspec.gateway.upstreams.sampler_limits import check_room
 from agentspec.gateway.upstreams.stage_json import Stages
 from agentspec.gateway.upstreams.usage import StageUsage, UsageTail

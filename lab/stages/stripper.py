@@ -20,8 +20,8 @@ from starlette.routing import Route
 
 from agentspec.errors import RequestError
 from agentspec.gateway.http.context import context_of
+from agentspec.gateway.stages.read_tags import UrlTagsMiddleware
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
-from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
 from agentspec.stages import DEFAULT_STAGE, DEFAULT_TENANT
 from agentspec.wire import (
     SESSION_HEADER,

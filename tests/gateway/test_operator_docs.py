@@ -10,7 +10,7 @@ import pytest
 
 from agentspec.errors import EngineError
 from agentspec.gateway import errors
-from agentspec.gateway.auth.tenant_access import is_for_tenants
+from agentspec.gateway.auth.middleware import is_for_tenants
 from agentspec.gateway.settings import Settings
 from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine

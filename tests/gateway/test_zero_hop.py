@@ -15,7 +15,7 @@ from agentspec.errors import ConfigError
 from agentspec.gateway import GatewaySettings
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE
-from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, SIZE_VARIABLE
+from agentspec.gateway.upstreams.routing import RANK_HEADER, SIZE_VARIABLE
 from agentspec.gateway.zero_hop import TAGGED_PATHS, ZeroHop, ZeroHopTagging
 from agentspec.tags import subject_hash
 from tests.gateway.support.leaving import eventually

@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from agentspec import cli, wire
 from agentspec.gateway import Discovery, EmbeddedUpstream, create_app
-from agentspec.gateway.served_paths import PATHS
+from agentspec.gateway.call import PATHS
 from tests.gateway.support.scripted import ScriptedEngine
 
 ROOT = Path(__file__).parents[2]

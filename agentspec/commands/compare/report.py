@@ -11,7 +11,7 @@ from typing import Any
 from agentspec.commands.compare.proxy import Call, canonical, is_sampled
 from agentspec.commands.gateway_call import table
 from agentspec.errors import RequestError
-from agentspec.gateway.telemetry.recorded_call import recorded_response
+from agentspec.gateway.telemetry.recorder import recorded_response
 
 COLUMNS = ("run", "wall time", "in requests", "calls", "output tokens", "tokens per step", "accepted")
 NOTHING = "-"

@@ -151,7 +151,7 @@ def _running(settings: Settings, runtime: RuntimeConfig) -> tuple[Fleet, str]:
     """Return already running engines and their URLs. Logs for each engine if it has our plugin."""
     from agentspec.commands.serve.settings import fleet_of
     from agentspec.gateway import Fleet
-    from agentspec.gateway.upstreams.probe import probe_engine
+    from agentspec.gateway.upstreams.control_client import probe_engine
 
     fleet = Fleet(fleet_of(settings, settings.upstreams, runtime))
     for upstream in settings.upstreams:

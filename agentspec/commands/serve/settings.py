@@ -15,8 +15,14 @@ from agentspec.commands.serve.options import ServeOptions
 from agentspec.corpus.store import without_password
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
-from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE, ApiKey, ApiKeys, digest_of, parse_keys
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
+from agentspec.gateway.auth.api_keys import (
+    API_KEYS_VARIABLE,
+    ApiKey,
+    ApiKeys,
+    RuntimeConfig,
+    digest_of,
+    parse_keys,
+)
 from agentspec.gateway.config_file import load_settings
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.settings import (

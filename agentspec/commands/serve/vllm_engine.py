@@ -32,7 +32,7 @@ from agentspec.gateway import (
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
 from agentspec.gateway.server import bind
 from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, Settings
-from agentspec.gateway.upstreams.data_parallel import SIZE_VARIABLE
+from agentspec.gateway.upstreams.routing import SIZE_VARIABLE
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.serve_settings import DraftingSettings, EngineSettings
 from agentspec.vllm_plugin.command import chosen_runner, num_ranks, vllm_command, vllm_environment

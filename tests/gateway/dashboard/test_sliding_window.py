@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentspec.gateway.dashboard.sliding_window import BUCKET_S, NUM_BUCKETS, SlidingWindow
+from agentspec.gateway.dashboard.snapshot import BUCKET_S, NUM_BUCKETS, SlidingWindow
 from agentspec.stats import StageStats
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentspec.gateway.dashboard.workflow_graph import GraphStep, WorkflowGraph
+from agentspec.gateway.dashboard.traffic import GraphStep, WorkflowGraph
 
 
 def drawn(flow: WorkflowGraph) -> dict[str, int]:

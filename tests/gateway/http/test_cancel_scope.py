@@ -7,9 +7,8 @@ import pytest
 from starlette.types import Message
 
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError
-from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
-from agentspec.gateway.http.request_headers import RequestHeaders
+from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown
+from agentspec.gateway.http.context import RequestHeaders
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
 
 

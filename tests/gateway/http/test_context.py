@@ -14,7 +14,7 @@ from agentspec.gateway.http.context import (
 )
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.gateway.principal import Principal, RateLimits
-from agentspec.gateway.stages.url_tags import UrlTagsMiddleware
+from agentspec.gateway.stages.read_tags import UrlTagsMiddleware
 
 
 def http_scope(path: str = "/v1/models", headers: tuple[tuple[bytes, bytes], ...] = ()) -> dict[str, Any]:

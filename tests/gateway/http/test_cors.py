@@ -28,7 +28,7 @@ from agentspec.gateway import (
 )
 from agentspec.gateway.auth.api_keys import digest_of
 from agentspec.gateway.config_file import load_settings
-from agentspec.gateway.engine_process.readiness import ReadinessMiddleware
+from agentspec.gateway.engine_process.supervisor import ReadinessMiddleware
 from tests.gateway.support.live import TIMEOUT_S, chat_body, serving_app
 from tests.gateway.support.scripted import ScriptedEngine
 from tests.support.browser import browser, page

@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from agentspec.gateway import ApiKeys
-from agentspec.gateway.call import Endpoint
-from agentspec.gateway.served_paths import meant_path
+from agentspec.gateway.call import Endpoint, meant_path
 from tests.gateway.support.live import TIMEOUT_S, chat_body, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine
 

@@ -20,9 +20,8 @@ from agentspec.commands.serve.vllm_engine import _check_no_gateway
 from agentspec.errors import ConfigError
 from agentspec.gateway import EmbeddedUpstream
 from agentspec.gateway.app import create_app
-from agentspec.gateway.auth.api_keys import ApiKeys
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
-from agentspec.gateway.http.graceful_shutdown import GracefulShutdown
+from agentspec.gateway.auth.api_keys import ApiKeys, RuntimeConfig
+from agentspec.gateway.http.cancellation import GracefulShutdown
 from agentspec.gateway.settings import Settings, SharingSettings
 from agentspec.gateway.sharing.service import Sharing
 from agentspec.gateway.sharing.store import KEYS, KEYS_VERSION

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from agentspec.gateway.auth.api_keys import ApiKey, ApiKeys, digest_of
-from agentspec.gateway.auth.runtime_config import RuntimeConfig
+from agentspec.gateway.auth.api_keys import ApiKey, ApiKeys, RuntimeConfig, digest_of
 from agentspec.gateway.discovery.redis_store import RedisDiscoveryStore
 from agentspec.gateway.errors import RateLimitError
 from agentspec.gateway.principal import RateLimits

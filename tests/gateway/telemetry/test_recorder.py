@@ -15,8 +15,7 @@ from starlette.datastructures import Headers
 from agentspec.errors import ConfigError, RequestError
 from agentspec.gateway import Recorder
 from agentspec.gateway.call import ApiCall
-from agentspec.gateway.telemetry.recorded_call import recorded_request, recorded_response
-from agentspec.gateway.telemetry.recorder import AnswerParts
+from agentspec.gateway.telemetry.recorder import AnswerParts, recorded_request, recorded_response
 from agentspec.recorded import CallLibrary, read
 from tests.gateway.support.live import client_of, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine

@@ -7,7 +7,7 @@ import pytest
 
 from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
-from agentspec.gateway.upstreams.data_parallel import RANK_HEADER, SIZE_VARIABLE, DataParallelRanks
+from agentspec.gateway.upstreams.routing import RANK_HEADER, SIZE_VARIABLE, DataParallelRanks
 from tests.gateway.support.answering import answering
 from tests.gateway.support.live import chat_body, post, serving
 

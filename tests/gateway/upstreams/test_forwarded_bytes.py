@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import RequestError
-from agentspec.gateway.stages.xargs import with_xargs
+from agentspec.gateway.stages.read_tags import with_xargs
 from agentspec.gateway.upstreams.usage import BODY_LIMIT_BYTES, TAIL_LIMIT_BYTES, StageUsage, UsageTail
 from agentspec.stages import StageKey
 
