@@ -87,11 +87,12 @@ class RequestError(AgentSpecError, ValueError):
     """
 
     status = 400
+    code: str | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.param = param
-        self.code = code
+        self.code = code or self.code
 
 
 class ContextLengthError(RequestError):

@@ -22,6 +22,10 @@ REMOVED: Mapping[str, str] = {
     "agentspec bench": "measure a program with `agentspec compare`, recorded calls with `agentspec replay`; "
     "a checkout has `python -m benchmarks` and `python -m lab`.",
     "agentspec replay --compare": "run `python -m lab compare` in a checkout.",
+    "health.failing_s": "remove it: failed probes and connections alone decide which engines are preferred.",
+    "health.num_failures": "set health.num_failed_looks: it counts failed connections, too.",
+    "health.open_s": "set health.interval_s: the next good probe makes an engine preferred again.",
+    "limits.log_bodies": "set server.record: calls are then appended to a file, with their content.",
 }
 
 SERVE = "agentspec serve"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -32,10 +32,10 @@ from agentspec.gateway.handler import CallHandler
 from agentspec.gateway.http.cancellation import ClientGoneError, GracefulShutdown
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.cors import CorsMiddleware
-from agentspec.gateway.sharing.limits import SharingCollector
+from agentspec.gateway.sharing.limits import sharing_metrics
 from agentspec.gateway.stages.read_tags import UrlTagsMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
-from agentspec.gateway.telemetry.stage_metrics import StageCollector
+from agentspec.gateway.upstreams.metrics import stage_metrics
 from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.wire import OWN_PREFIX
 
@@ -73,12 +73,10 @@ def create_app(
         TrafficStats(),
     )
     registry = CollectorRegistry()
-    if sharing is not None:
-        registry.register(SharingCollector(sharing))
     feed = LiveFeed(upstream, traffic_stats, is_open=lambda: not runtime.keys and runtime.admin_key is None)
     own = Starlette(
         routes=[
-            *_routes(upstream, runtime, registry, discovery),
+            *_routes(upstream, runtime, registry, discovery, sharing),
             *ui_routes(feed, runtime, shutdown),
         ],
         exception_handlers={
@@ -111,15 +109,16 @@ class RouteSplit:
         await (self._calls if is_call else self._own)(scope, receive, send)
 
 
-class CollectedMetrics(Collector):
-    """Metrics that were already collected, as a collector."""
+class CollectedMetrics(CollectorRegistry):
+    """Metrics that were already collected, in the form that encoders take."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
+        super().__init__()
         self._metrics = metrics
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the metrics once."""
-        yield from self._metrics
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics."""
+        return self._metrics
 
 
 def _is_own(path: str) -> bool:
@@ -127,19 +126,27 @@ def _is_own(path: str) -> bool:
 
 
 def _routes(
-    upstream: Upstream, runtime: RuntimeConfig, registry: CollectorRegistry, discovery: Discovery | None
+    upstream: Upstream,
+    runtime: RuntimeConfig,
+    registry: CollectorRegistry,
+    discovery: Discovery | None,
+    sharing: Sharing | None,
 ) -> list[Route]:
     async def health(request: Request) -> Response:
         is_healthy = await upstream.is_healthy()
         return JSONResponse({"status": "ok" if is_healthy else "unavailable"}, 200 if is_healthy else 503)
 
     async def metrics(request: Request) -> Response:
-        stages = CollectorRegistry()
-        stages.register(StageCollector(await upstream.stats(), runtime.limits.num_stage_labels))
-        stages.register(CollectedMetrics(await upstream.metrics()))
-        stages.register(CollectedMetrics(registry.collect()))
+        collected = CollectedMetrics(
+            chain(
+                stage_metrics(await upstream.stats(), runtime.limits.num_stage_labels),
+                await upstream.metrics(),
+                registry.collect(),
+                sharing_metrics(sharing) if sharing else (),
+            )
+        )
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encode(stages), headers={"content-type": content_type})
+        return Response(encode(collected), headers={"content-type": content_type})
 
     return [
         *control_routes(upstream, runtime),

@@ -16,7 +16,6 @@ EngineError
 ├── ShuttingDownError    503  the grace period of a shutdown is over
 ├── QueueFullError       429  all engines are busy and the admission queue is full
 ├── QueueTimeoutError    503  no engine had room in time
-├── NoUpstreamError      503  the circuits of all matching engines are open
 ├── UpstreamDownError    502  the connection to the engine broke
 │   └── UnreachableError 502  the engine can't be reached
 └── UpstreamTimeoutError 504
@@ -48,27 +47,24 @@ class AuthError(RequestError):
     """The request has no API key, or an unknown one."""
 
     status = 401
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="invalid_api_key")
+    code = "invalid_api_key"
 
 
 class ForbiddenError(RequestError):
     """The principal may not do this."""
 
     status = 403
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="forbidden")
+    code = "forbidden"
 
 
 class UnknownUrlError(RequestError):
     """No route matches this path."""
 
     status = 404
+    code = "unknown_url"
 
     def __init__(self, method: str, path: str, advice: str = "") -> None:
-        super().__init__(f"{method} {path}: {advice or 'there is nothing here'}", code="unknown_url")
+        super().__init__(f"{method} {path}: {advice or 'there is nothing here'}")
 
 
 class MethodNotAllowedError(RequestError):
@@ -85,27 +81,21 @@ class UnknownClusterError(RequestError):
     """The tenant has no cluster of this id."""
 
     status = 404
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="unknown_cluster")
+    code = "unknown_cluster"
 
 
 class UnknownTraceError(RequestError):
     """The tenant has no trace of this id."""
 
     status = 404
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="unknown_trace")
+    code = "unknown_trace"
 
 
 class BodyTooLargeError(RequestError):
     """The request body exceeds the server's limit."""
 
     status = 413
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="body_too_large")
+    code = "body_too_large"
 
 
 class UnsupportedEncodingError(RequestError):
@@ -127,9 +117,7 @@ class SlowBodyError(RequestError):
     """The request body did not arrive in time."""
 
     status = 408
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, code="request_timeout")
+    code = "request_timeout"
 
 
 class RateLimitError(RequestError):
@@ -156,17 +144,6 @@ class QueueTimeoutError(EngineError):
     status = 503
     code = "queue_timeout"
     headers = ((b"retry-after", b"1"),)
-
-
-class NoUpstreamError(EngineError):
-    """Every engine that could answer has failed too often and is not used for now."""
-
-    status = 503
-    code = "no_upstream"
-
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.headers = (retry_after(retry_after_s),)
 
 
 class NoControlError(EngineError):

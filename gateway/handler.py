@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
@@ -20,7 +19,6 @@ from agentspec.gateway.http.context import RequestContext, context_of
 from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
 from agentspec.gateway.principal import Principal
 from agentspec.gateway.stages.read_tags import read_tags
-from agentspec.gateway.telemetry.body_log import log_body
 from agentspec.gateway.telemetry.recorder import Recorder
 from agentspec.gateway.upstreams.upstream import Upstream
 from agentspec.wire import OWN_PREFIX
@@ -55,8 +53,6 @@ class CallHandler:
         context = context_of(scope)
         request_id, record = context.request_id, context.record
         response, cancel_scope = ApiResponse(context.writer, request_id), CancelScope()
-        if self._runtime.limits.log_bodies:
-            response.listeners.append(partial(log_body, request_id, "answer"))
         try:
             await self._shutdown.run(
                 self._answer(scope, receive, context, response, cancel_scope), cancel_scope
@@ -103,8 +99,6 @@ class CallHandler:
         if not is_tagged:
             _check_passing(method, path, principal)
         raw_body = await read_body(receive, context.headers, self._runtime.limits)
-        if self._runtime.limits.log_bodies:
-            log_body(context.request_id, "request", raw_body)
         tags = None
         if is_tagged:
             body: dict[str, Any] | None = parse_body(raw_body)

@@ -16,7 +16,6 @@ from agentspec.errors import AgentSpecError, ConfigError
 from agentspec.gateway.yaml_limits import read_bounded
 
 POLL_S = 0.25
-MAX_PASSED = 4
 
 logger = logging.getLogger("agentspec.gateway")
 
@@ -61,7 +60,6 @@ class Reload:
         self._asked: asyncio.Queue[Version] = asyncio.Queue()
         self._last = self.version()
         self._read_stamp = self._last.stamp
-        self._passed: list[bytes] = []  # what earlier looks found and no later one
 
     def ask(self, version: Version) -> None:
         """Request that ``version`` is read, even if it has not changed. Call from the event loop."""
@@ -92,35 +90,20 @@ class Reload:
         """Look at the file. Return its version if it is new, and the same as at the previous look."""
         stamp = self._stamp()
         if stamp != self._last.stamp:
-            if self._last.stamp != self._read_stamp and isinstance(self._last.content, bytes):
-                self._passed = [*self._passed, self._last.content][-MAX_PASSED:]
             self._last = self.version()
             return None
         return None if stamp == self._read_stamp else self._last
 
     async def read(self, version: Version) -> None:
-        """Put a version into force, or log its errors.
-
-        If the version is bad, the newest good one that a look has found before is put into force, unless it
-        was only the beginning of this one. Then what the bad version takes away is taken away.
-        """
+        """Put a version into force. If it is bad, log its errors, and take away what it takes away."""
         self._last, self._read_stamp = version, version.stamp
-        passed, self._passed = self._passed, []
         if isinstance(version.content, ConfigError):
             _log(version.content)
             return
-        if await self._is_in_force(version.content):
-            return
-        for content in reversed(passed):
-            if not version.content.startswith(content) and await self._is_in_force(content):
-                break
-        await self._try(self._salvage, version.content)
-
-    async def _is_in_force(self, content: bytes) -> bool:
-        is_good = await self._try(self._read, content)
-        if is_good:
+        if await self._try(self._read, version.content):
             logger.info("the configuration was read again from %s", self._path)
-        return is_good
+        else:
+            await self._try(self._salvage, version.content)
 
     async def _try(self, step: Step, content: bytes) -> bool:
         try:

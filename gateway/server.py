@@ -21,8 +21,7 @@ from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.engine_process.supervisor import EngineSupervisor, ReadinessMiddleware
 from agentspec.gateway.http.cancellation import GracefulShutdown
 from agentspec.gateway.http.client_connection import ServerState
-from agentspec.gateway.http.discard_pace import DiscardRate
-from agentspec.gateway.http.protocol import HttpProtocol, drop_the_absent
+from agentspec.gateway.http.protocol import DiscardRate, HttpProtocol, drop_the_absent
 from agentspec.gateway.reload import Reload
 
 # after the grace period: time to send the error events to clients that are slow to read

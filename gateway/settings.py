@@ -50,9 +50,6 @@ class GatewaySettings(Group):
     num_stage_labels: int = setting(
         100, 'stages per tenant with a label in /metrics, the first seen; the rest is "other"', ge=1
     )
-    log_bodies: bool = setting(
-        False, "DANGEROUS: prompts and answers of all tenants in the log, at log_level debug"
-    )
 
 
 class UpstreamSettings(Group):
@@ -158,20 +155,15 @@ class RetrySettings(Group):
 
 
 class HealthSettings(Group):
-    """Rules by which an engine counts as failed, and by which a circuit stops requests to it."""
+    """Rules by which other engines are preferred to one that fails."""
 
     interval_s: float = setting(
         5.0, "seconds between two probes of /health and /v1/models, where there are several engines", gt=0
     )
     timeout_s: float = setting(2.0, "seconds until a probe fails", gt=0)
-    num_failed_looks: int = setting(2, "failed probes in a row, after which others are preferred", ge=1)
-    num_failures: int = setting(
-        5,
-        "failed requests of one tenant in a row that open its circuit on an engine",
-        ge=1,
+    num_failed_looks: int = setting(
+        2, "failed probes or connections in a row, after which others are preferred", ge=1
     )
-    failing_s: float = setting(1.0, "least duration of that series, in seconds", ge=0)
-    open_s: float = setting(10.0, "seconds for which an open circuit sends the engine nothing", gt=0)
 
 
 class Policy(StrEnum):

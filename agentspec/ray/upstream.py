@@ -23,7 +23,7 @@ from agentspec.gateway.call import ApiCall, CallLog
 from agentspec.gateway.errors import QueueFullError, UpstreamDownError, UpstreamTimeoutError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import Settings
-from agentspec.gateway.upstreams.metrics import UpstreamMetrics, corpus_metrics, request_metrics
+from agentspec.gateway.upstreams.metrics import RequestMetrics, corpus_metrics
 from agentspec.gateway.upstreams.routing import affinity_header
 from agentspec.generation import PastOutput
 from agentspec.ray.answer_parts import AnswerBody, AnswerHead, AnswerPart
@@ -51,7 +51,8 @@ class RayUpstream:
         self._timeouts = settings.timeouts
         self._retries = settings.retries
         self._patience_s = settings.health.timeout_s
-        self._figures = UpstreamMetrics()
+        self._requests = RequestMetrics()
+        self._metrics = self._requests.of(UPSTREAM)
         self._stats: Mapping[StageKey, StageStats] = {}
         self._stats_s: float | None = None
         self._corpora: Mapping[str, Mapping[str, float]] = {}
@@ -63,15 +64,16 @@ class RayUpstream:
         """Let a replica answer; another one if it is lost before the client received anything."""
         for retry in range(self._retries.num_retries + 1):
             call.record.upstream, call.record.num_tries = UPSTREAM, retry + 1
-            self._figures.num_requests += 1
-            self._figures.num_retries += bool(retry)
+            self._metrics.requests.inc()
+            if retry:
+                self._metrics.retries.inc()
             is_last = retry == self._retries.num_retries
             try:
                 if await self._try(call, response, NONE if is_last else self._retries.statuses):
                     return
-                self._figures.num_failures += 1
+                self._metrics.failures.inc()
             except UpstreamDownError as error:
-                self._figures.num_failures += 1
+                self._metrics.failures.inc()
                 if is_last or response.is_started:
                     raise
                 logger.warning("retrying: %s", error, extra={"fields": {"request_id": call.request_id}})
@@ -82,7 +84,7 @@ class RayUpstream:
         async with self._parts(call) as parts:
             sent_s = time.monotonic()
             head = await self._next(parts, self._timeouts.first_byte_s)
-            self._figures.add_first_byte(time.monotonic() - sent_s)
+            self._metrics.first_byte_s.observe(time.monotonic() - sent_s)
             if not isinstance(head, AnswerHead):
                 raise UpstreamDownError("the engine replica began its answer without a head")
             if head.status in refused:
@@ -151,7 +153,7 @@ class RayUpstream:
     async def metrics(self) -> Iterable[Metric]:
         """Return the metrics of this gateway's requests, and of the replicas' corpora by number."""
         await self._read_corpora()
-        return chain(request_metrics({UPSTREAM: self._figures}), corpus_metrics(self._corpora))
+        return chain(self._requests.collect(), corpus_metrics(self._corpora))
 
     def corpora(self) -> Mapping[str, Mapping[str, float]]:
         """Return the figures of the replicas' corpora by number, see :meth:`Upstream.corpora`."""

@@ -1,8 +1,7 @@
 """Sliding windows over counters, and a snapshot of one or all tenants' figures as JSON.
 
-The dashboard and ``agentspec top`` show snapshots.
-
-docs/ui.md explains the figures. In a snapshot of all tenants, paths begin with the tenant and rows name it.
+The dashboard and ``agentspec top`` show snapshots; docs/ui.md explains the figures. In a snapshot of all
+tenants, paths begin with the tenant and rows name it.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from agentspec.gateway.dashboard.traffic import Path, StageTraffic, TenantTraffic
 from agentspec.gateway.upstreams.stage_json import by_name
@@ -37,15 +36,18 @@ SHARED_FIGURES = (
 )
 
 
-@dataclass(slots=True)
-class Gain:
-    """The increase of counters in a number of seconds, or their values at a time."""
+class Reading(NamedTuple):
+    """Counters of a stage at a time in seconds, or their increase in a number of seconds."""
 
     seconds: float = 0.0
     num_requests: int = 0
     num_output_tokens: int = 0
     num_steps: int = 0
     num_accepted_tokens: int = 0
+
+    def since(self, earlier: Reading) -> Reading:
+        """Return the increase since an earlier reading."""
+        return Reading(*(now - before for now, before in zip(self, earlier, strict=True)))
 
     @property
     def requests_per_s(self) -> float:
@@ -62,68 +64,47 @@ class Gain:
         """As in StageStats; None if unknown."""
         return tokens_per_step(self.num_steps, self.num_accepted_tokens, self.num_output_tokens)
 
-    def add(self, other: Gain, sign: int = 1) -> None:
-        """Add the gain of another period, or subtract it if ``sign`` is -1."""
-        self.seconds += sign * other.seconds
-        self.num_requests += sign * other.num_requests
-        self.num_output_tokens += sign * other.num_output_tokens
-        self.num_steps += sign * other.num_steps
-        self.num_accepted_tokens += sign * other.num_accepted_tokens
-
 
 class SlidingWindow:
-    """A sliding window of ``NUM_BUCKETS`` buckets with ``BUCKET_S`` seconds each.
+    """Readings of a stage's counters, ``BUCKET_S`` seconds apart. The newest may be younger.
 
-    Attributes:
-        recent: gain in the whole window.
+    If a counter decreased, because the engine began anew, the window begins anew as well.
     """
 
     def __init__(self) -> None:
-        self.recent = Gain()
-        self._buckets: deque[Gain] = deque()
-        self._last: Gain | None = None
+        self._readings: deque[Reading] = deque(maxlen=NUM_BUCKETS + 1)
 
     def update(self, now_s: float, stats: StageStats) -> None:
         """Add the present values of the counters."""
-        last = self._last
-        self._last = Gain(
+        now = Reading(
             now_s, stats.num_requests, stats.num_output_tokens, stats.num_steps, stats.num_accepted_tokens
         )
-        if last is not None:
-            gain = _between(last, self._last)
-            self._bucket().add(gain)
-            self.recent.add(gain)
+        readings = self._readings
+        if readings and min(now.since(readings[-1])) < 0:
+            readings.clear()
+        if len(readings) > 1 and readings[-1].seconds - readings[-2].seconds < BUCKET_S:
+            readings.pop()
+        readings.append(now)
 
     @property
-    def now(self) -> Gain:
-        """Gain in the last ``NUM_NOW`` buckets."""
-        total = Gain()
-        for gain in list(self._buckets)[-NUM_NOW:]:
-            total.add(gain)
-        return total
+    def now(self) -> Reading:
+        """Increase in the last ``NUM_NOW`` buckets."""
+        return self._since(NUM_NOW)
+
+    @property
+    def recent(self) -> Reading:
+        """Increase in the whole window."""
+        return self._since(NUM_BUCKETS)
 
     @property
     def series(self) -> list[float | None]:
         """Output tokens per decode step of each bucket, oldest first; None without steps."""
-        return [gain.accepted_per_step for gain in self._buckets]
+        return [now.since(before).accepted_per_step for before, now in pairwise(self._readings)]
 
-    def _bucket(self) -> Gain:
-        if not self._buckets or self._buckets[-1].seconds >= BUCKET_S:
-            self._buckets.append(Gain())
-            if len(self._buckets) > NUM_BUCKETS:
-                self.recent.add(self._buckets.popleft(), sign=-1)
-        return self._buckets[-1]
-
-
-def _between(last: Gain, now: Gain) -> Gain:
-    """Return the gain between two readings; 0 for counters that decreased because the engine restarted."""
-    return Gain(
-        now.seconds - last.seconds,
-        max(0, now.num_requests - last.num_requests),
-        max(0, now.num_output_tokens - last.num_output_tokens),
-        max(0, now.num_steps - last.num_steps),
-        max(0, now.num_accepted_tokens - last.num_accepted_tokens),
-    )
+    def _since(self, num_buckets: int) -> Reading:
+        if not self._readings:
+            return Reading()
+        return self._readings[-1].since(self._readings[max(0, len(self._readings) - 1 - num_buckets)])
 
 
 class SlidingWindows:

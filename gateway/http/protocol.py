@@ -18,10 +18,11 @@ from starlette.types import ASGIApp
 from agentspec.gateway.errors import error_body
 from agentspec.gateway.http.api_response import encode_json
 from agentspec.gateway.http.client_connection import ClientConnection, ServerState
-from agentspec.gateway.http.discard_pace import DiscardRate
 from agentspec.gateway.http.request_cycle import STATUS_LINES, Http11Cycle
 from agentspec.gateway.settings import GatewaySettings
 
+BYTES_PER_S = 32 << 20
+BURST_BYTES = 16 << 20
 # A connection that is closed while its client still sends is reset, and the response may be lost. So bytes
 # after an early response are read and discarded, within these limits.
 UNPACED_BYTES = 1 << 20  # per connection
@@ -34,6 +35,26 @@ KEEPALIVE_IDLE_S = 30
 KEEPALIVE_PROBE_S = 10
 
 logger = logging.getLogger("agentspec.gateway")
+
+
+class DiscardRate:
+    """A token bucket with a balance that may be negative: bytes are counted after they were read.
+
+    Args:
+        clock: seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._num_left = float(BURST_BYTES)
+        self._filled_s = clock()
+
+    def take(self, num_bytes: int) -> float:
+        """Count bytes that were read. Return the seconds until more may be read."""
+        now_s = self._clock()
+        self._num_left = min(BURST_BYTES, self._num_left + (now_s - self._filled_s) * BYTES_PER_S) - num_bytes
+        self._filled_s = now_s
+        return max(0.0, -self._num_left / BYTES_PER_S)
 
 
 class HttpProtocol(ClientConnection):

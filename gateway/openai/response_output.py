@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,158 +95,77 @@ Event = dict[str, Any]
 Item = dict[str, Any]
 
 
-class OpenItem(ABC):
-    """An item of the output in progress: it gets text until it is closed."""
+MESSAGE, REASONING, CALL = "message", "reasoning", "function_call"
+# prefix of the item's id, and name of its text in events
+KINDS = {
+    MESSAGE: ("msg", "output_text"),
+    REASONING: ("rs", "reasoning_text"),
+    CALL: ("fc", "function_call_arguments"),
+}
 
-    id_prefix: str
 
-    def __init__(self, output_index: int) -> None:
-        self._item_id = f"{self.id_prefix}_{uuid.uuid4().hex}"
+class OpenItem:
+    """An item of the output in progress: it gets text until it is closed. A call's text are its arguments.
+
+    A message and reasoning have one content part. Reasoning has no summary. Only a message has a place for
+    log probabilities.
+    """
+
+    def __init__(self, kind: str, output_index: int, name: str = "") -> None:
+        prefix, self._text_name = KINDS[kind]
+        self.kind = kind
+        self._head = {"id": f"{prefix}_{uuid.uuid4().hex}", "type": kind}
         self._output_index = output_index
         self._texts: list[str] = []
-
-    @property
-    def text(self) -> str:
-        """All text so far."""
-        return "".join(self._texts)
-
-    @abstractmethod
-    def opening(self) -> list[Event]:
-        """Return the events that precede the text."""
-
-    @abstractmethod
-    def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Event]:
-        """Add text and return its events."""
-
-    @abstractmethod
-    def closing(self, status: str) -> tuple[Item, list[Event]]:
-        """Return the complete item and the events of its end."""
-
-    def _event(self, name: str, /, **members: Any) -> Event:
-        return {"type": f"response.{name}", "output_index": self._output_index, **members}
-
-    def _own_event(self, name: str, /, **members: Any) -> Event:
-        return self._event(name, item_id=self._item_id, **members)
-
-
-class OpenMessage(OpenItem):
-    """A message in progress: one item with one text part."""
-
-    id_prefix = "msg"
-
-    def __init__(self, output_index: int) -> None:
-        super().__init__(output_index)
         self._logprobs: list[dict[str, Any]] = []
+        self._function = {"call_id": new_call_id(), "name": name} if kind == CALL else {}
 
     def opening(self) -> list[Event]:
         """Return the events that precede the text."""
-        return [
-            self._event("output_item.added", item=self._item("in_progress", [])),
-            self._own_event("content_part.added", content_index=0, part=_text_part("", [])),
-        ]
+        events = [self._event("output_item.added", item=self._item("in_progress", has_part=False))]
+        return (
+            events if self.kind == CALL else [*events, self._part_event("content_part.added", self._part())]
+        )
 
     def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Event]:
         """Add text and return its events."""
         self._texts.append(text)
+        if self.kind != MESSAGE:
+            return [self._text_event("delta", delta=text)]
         described = describe_logprobs(logprobs)
         self._logprobs.extend(described)
-        delta = self._own_event("output_text.delta", content_index=0, delta=text, logprobs=described)
-        return [delta] if text else []
-
-    def closing(self, status: str) -> tuple[Item, list[Event]]:
-        """Return the complete item and the events of its end."""
-        part = _text_part(self.text, self._logprobs)
-        item = self._item(status, [part])
-        done = {"text": part["text"], "logprobs": part["logprobs"]}
-        return item, [
-            self._own_event("output_text.done", content_index=0, **done),
-            self._own_event("content_part.done", content_index=0, part=part),
-            self._event("output_item.done", item=item),
-        ]
-
-    def _item(self, status: str, content: list[dict[str, Any]]) -> Item:
-        return {
-            "id": self._item_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": content,
-        }
-
-
-class OpenReasoning(OpenItem):
-    """Reasoning in progress: one item with one text part, and no summary."""
-
-    id_prefix = "rs"
-
-    def opening(self) -> list[Event]:
-        """Return the events that precede the text."""
-        return [
-            self._event("output_item.added", item=self._item("in_progress", [])),
-            self._own_event("content_part.added", content_index=0, part=_reasoning_part("")),
-        ]
-
-    def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Event]:
-        """Add text and return its event. A reasoning item has no place for log probabilities."""
-        self._texts.append(text)
-        return [self._own_event("reasoning_text.delta", content_index=0, delta=text)]
-
-    def closing(self, status: str) -> tuple[Item, list[Event]]:
-        """Return the complete item and the events of its end."""
-        part = _reasoning_part(self.text)
-        item = self._item(status, [part])
-        return item, [
-            self._own_event("reasoning_text.done", content_index=0, text=part["text"]),
-            self._own_event("content_part.done", content_index=0, part=part),
-            self._event("output_item.done", item=item),
-        ]
-
-    def _item(self, status: str, content: list[dict[str, Any]]) -> Item:
-        return {
-            "id": self._item_id,
-            "type": "reasoning",
-            "status": status,
-            "summary": [],
-            "content": content,
-        }
-
-
-class OpenCall(OpenItem):
-    """A call of a function in progress. Its text are the arguments."""
-
-    id_prefix = "fc"
-
-    def __init__(self, output_index: int, name: str) -> None:
-        super().__init__(output_index)
-        self._call_id = new_call_id()
-        self._name = name
-
-    def opening(self) -> list[Event]:
-        """Return the event that precedes the arguments."""
-        return [self._event("output_item.added", item=self._item("in_progress"))]
-
-    def add(self, text: str, logprobs: Sequence[TokenLogprob]) -> list[Event]:
-        """Add to the arguments and return the event. A call has no place for log probabilities."""
-        self._texts.append(text)
-        return [self._own_event("function_call_arguments.delta", delta=text)]
+        return [self._text_event("delta", delta=text, logprobs=described)] if text else []
 
     def closing(self, status: str) -> tuple[Item, list[Event]]:
         """Return the complete item and the events of its end."""
         item = self._item(status)
-        return item, [
-            self._own_event("function_call_arguments.done", name=self._name, arguments=self.text),
-            self._event("output_item.done", item=item),
-        ]
+        done = self._event("output_item.done", item=item)
+        if self.kind == CALL:
+            return item, [self._text_event("done", name=item["name"], arguments=item["arguments"]), done]
+        part = self._part()
+        said = {name: part[name] for name in ("text", "logprobs") if name in part}
+        return item, [self._text_event("done", **said), self._part_event("content_part.done", part), done]
 
-    def _item(self, status: str) -> Item:
-        return {
-            "id": self._item_id,
-            "type": "function_call",
-            "status": status,
-            "call_id": self._call_id,
-            "name": self._name,
-            "arguments": self.text,
-        }
+    def _item(self, status: str, *, has_part: bool = True) -> Item:
+        head = {**self._head, "status": status}
+        if self.kind == CALL:
+            return {**head, **self._function, "arguments": "".join(self._texts)}
+        own = {"role": "assistant"} if self.kind == MESSAGE else {"summary": []}
+        return {**head, **own, "content": [self._part()] if has_part else []}
+
+    def _part(self) -> dict[str, Any]:
+        part = {"type": self._text_name, "text": "".join(self._texts)}
+        return {**part, "annotations": [], "logprobs": self._logprobs} if self.kind == MESSAGE else part
+
+    def _event(self, name: str, /, **members: Any) -> Event:
+        return {"type": f"response.{name}", "output_index": self._output_index, **members}
+
+    def _part_event(self, name: str, part: dict[str, Any]) -> Event:
+        return self._event(name, item_id=self._head["id"], content_index=0, part=part)
+
+    def _text_event(self, phase: str, **members: Any) -> Event:
+        index = {} if self.kind == CALL else {"content_index": 0}
+        return self._event(f"{self._text_name}.{phase}", item_id=self._head["id"], **index, **members)
 
 
 class ResponseOutput:
@@ -265,11 +183,11 @@ class ResponseOutput:
         """Add to the open item, or close it and open another. ``logprobs``: of a message's tokens."""
         match read:
             case Text(text):
-                return self._add(OpenMessage, text, logprobs)
+                return self._add(MESSAGE, text, logprobs)
             case Reasoning(text):
-                return self._add(OpenReasoning, text, logprobs)
+                return self._add(REASONING, text, logprobs)
             case CallBegun(name):
-                return self._begin(OpenCall(self._next_index, name))
+                return self._begin(CALL, name)
             case Arguments(text):
                 return self._open.add(text, logprobs) if self._open else []
             case CallEnded(is_complete):
@@ -281,25 +199,22 @@ class ResponseOutput:
         ``logprobs`` belong to tokens without text at the end.
         """
         events = []
-        if isinstance(self._open, OpenMessage) or not (self._open or self.items):
-            events = self._add(OpenMessage, "", logprobs)
+        if self._is_open(MESSAGE) or not (self._open or self.items):
+            events = self._add(MESSAGE, "", logprobs)
         return events + self._close(status)
 
-    @property
-    def _next_index(self) -> int:
-        return len(self.items) + (self._open is not None)
+    def _is_open(self, kind: str) -> bool:
+        return self._open is not None and self._open.kind == kind
 
-    def _add(
-        self, kind: type[OpenMessage | OpenReasoning], text: str, logprobs: Sequence[TokenLogprob]
-    ) -> list[Event]:
-        events = [] if isinstance(self._open, kind) else self._begin(kind(self._next_index))
+    def _add(self, kind: str, text: str, logprobs: Sequence[TokenLogprob]) -> list[Event]:
+        events = [] if self._is_open(kind) else self._begin(kind)
         assert self._open is not None
         return events + self._open.add(text, logprobs)
 
-    def _begin(self, item: OpenItem) -> list[Event]:
+    def _begin(self, kind: str, name: str = "") -> list[Event]:
         events = self._close("completed")
-        self._open = item
-        return events + item.opening()
+        self._open = OpenItem(kind, len(self.items), name)
+        return events + self._open.opening()
 
     def _close(self, status: str) -> list[Event]:
         if self._open is None:
@@ -308,11 +223,3 @@ class ResponseOutput:
         self.items.append(item)
         self._open = None
         return events
-
-
-def _text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
-
-
-def _reasoning_part(text: str) -> dict[str, Any]:
-    return {"type": "reasoning_text", "text": text}

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from agentspec.gateway.principal import RateLimits
 
@@ -171,15 +170,9 @@ class SharedLimits(RateLimits):
         self._most_running = max(self._most_running, self._num_running + 1)
 
 
-class SharingCollector(Collector):
-    """The gateways alive, and whether this one reaches the store."""
-
-    def __init__(self, pool: LimitPool) -> None:
-        self._pool = pool
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the present values."""
-        alive = "Gateways alive that share limits, as of the last answer of the store"
-        yield GaugeMetricFamily("agentspec_gateways", alive, self._pool.num_gateways)
-        up = "1 if the store that gateways share can be used"
-        yield GaugeMetricFamily("agentspec_gateway_store_up", up, int(not self._pool.is_away))
+def sharing_metrics(pool: LimitPool) -> Iterator[Metric]:
+    """Yield the metric families of the gateways alive, and of the store that they share."""
+    alive = "Gateways alive that share limits, as of the last answer of the store"
+    yield GaugeMetricFamily("agentspec_gateways", alive, pool.num_gateways)
+    up = "1 if the store that gateways share can be used"
+    yield GaugeMetricFamily("agentspec_gateway_store_up", up, int(not pool.is_away))

@@ -13,11 +13,11 @@ from prometheus_client.core import Metric
 
 from agentspec.errors import UnknownModelError
 from agentspec.gateway.call import ApiCall
-from agentspec.gateway.errors import NoUpstreamError, UpstreamDownError
+from agentspec.gateway.errors import UpstreamDownError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import FleetSettings, UpstreamSettings
 from agentspec.gateway.upstreams.admission_queue import AdmissionQueue
-from agentspec.gateway.upstreams.metrics import UpstreamMetrics, corpus_metrics, upstream_metrics
+from agentspec.gateway.upstreams.metrics import RequestMetrics, corpus_metrics, upstream_metrics
 from agentspec.gateway.upstreams.replica import Replica
 from agentspec.gateway.upstreams.routing import RANK_HEADER, affinity_header, affinity_of, choose
 from agentspec.generation import PastOutput
@@ -35,7 +35,7 @@ class Fleet:
     def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
         self._replicas: list[Replica] = []
-        self._figures: dict[str, UpstreamMetrics] = defaultdict(UpstreamMetrics)  # by the engine's name
+        self._requests = RequestMetrics()
         self._retiring: set[asyncio.Task[None]] = set()
         self._queue: AdmissionQueue[Replica] = AdmissionQueue(
             settings.routing.max_waiting, settings.timeouts.queue_s
@@ -82,20 +82,14 @@ class Fleet:
         retries = self._settings.retries
         num_retries = retries.num_retries if _is_repeatable(call) else 0
         tried: list[Replica] = []
-        failure: UpstreamDownError | None = None
         for retry in range(num_retries + 1):
             refused = retries.statuses if retry < num_retries else NONE
             try:
                 if await self._try(call, response, tried, refused) not in refused:
                     return
-            except UpstreamDownError as error:
+            except UpstreamDownError:
                 if retry == num_retries or response.is_started:
                     raise
-                failure = error
-            except NoUpstreamError:
-                if failure is None:
-                    raise
-                raise failure from None  # our own tries opened the last circuit: report their failure
             await asyncio.sleep(retries.backoff_s * 2**retry * random.uniform(0.5, 1.0))
 
     async def is_healthy(self) -> bool:
@@ -123,7 +117,7 @@ class Fleet:
             await self._replicas[0].probe_health()
         corpora = self.corpora()
         shared = corpus_metrics(corpora) if corpora else ()
-        return chain(upstream_metrics(self._replicas, len(self._queue)), shared)
+        return chain(upstream_metrics(self._replicas, len(self._queue)), self._requests.collect(), shared)
 
     def corpora(self) -> Mapping[str, Mapping[str, float]]:
         """Return the figures of the engines' corpora, see :meth:`Upstream.corpora`."""
@@ -166,42 +160,32 @@ class Fleet:
         await asyncio.gather(*(replica.close() for replica in self._replicas))
 
     def _replica(self, settings: UpstreamSettings) -> Replica:
-        return Replica(settings, self._settings, self._figures[settings.label])
+        return Replica(settings, self._settings, self._requests.of(settings.label))
 
     async def _try(
         self, call: ApiCall, response: ApiResponse, tried: list[Replica], refused: frozenset[int]
     ) -> int:
         """Wait for an engine, let it answer, and return the status of the response."""
-        replica = await self._queue.acquire(
-            (call.tenant, call.model),
-            lambda: self._take(call, tried),
-            lambda replica: self._on_disconnect(replica, call.tenant),
-        )
+        replica = await self._queue.acquire(call.model, lambda: self._take(call, tried), self._release)
         try:
-            replica.figures.num_retries += bool(tried)
-            is_again = replica in tried
+            if tried:
+                replica.metrics.retries.inc()
             tried.append(replica)
             call.record.upstream, call.record.num_tries = replica.name, len(tried)
             given, routing = call.headers.get(RANK_HEADER), self._settings.routing
             with replica.ranks.entered(self._affinity(call), given, routing.spill) as rank:
                 affinity = affinity_header(call, routing)
-                return await replica.answer(
-                    call, response, refused, is_again=is_again, rank=rank, affinity=affinity
-                )
+                return await replica.answer(call, response, refused, rank=rank, affinity=affinity)
         finally:
-            self._on_disconnect(replica, call.tenant)
+            self._release(replica)
 
     def _take(self, call: ApiCall, tried: Sequence[Replica]) -> Replica | None:
         """Choose and enter an engine for ``call``; None if all suitable ones are full."""
         able = [replica for replica in self._replicas if replica.may_serve(call.model)]
         if not able:
             raise UnknownModelError(f"no engine here serves {call.model!r}")
-        closed = [replica for replica in able if not replica.breaker.is_open(call.tenant)]
-        if not closed:
-            wait_s = min(replica.breaker.reopens_in_s(call.tenant) for replica in able)
-            raise NoUpstreamError("every engine for this has failed repeatedly", retry_after_s=wait_s)
         best = _preferred(
-            closed,
+            able,
             lambda replica: replica not in tried,
             lambda replica: replica.is_up,
             lambda replica: call.model is None or replica.listed is None or call.model in replica.listed,
@@ -210,11 +194,11 @@ class Fleet:
         if not free:
             return None
         replica = choose(free, self._affinity(call), self._settings.routing.spill)
-        replica.enter(call.tenant)
+        replica.enter()
         return replica
 
-    def _on_disconnect(self, replica: Replica, tenant: str) -> None:
-        replica.leave(tenant)
+    def _release(self, replica: Replica) -> None:
+        replica.leave()
         self._queue.notify()
 
     def _affinity(self, call: ApiCall) -> str | None:

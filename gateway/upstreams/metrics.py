@@ -1,72 +1,71 @@
-"""Prometheus metrics per engine: load, health, requests, failures and latency, and those of its corpus."""
+"""Prometheus metrics of stages, of engines and the requests sent to them, and of corpora."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.utils import floatToGoString
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-LABELS = ["upstream"]
+from agentspec.draft import reported
+from agentspec.stages import StageKey
+from agentspec.stats import OTHER_STAGE, StageStats
+
+Table = Sequence[tuple[str, str, str]]  # name, where its value is, help
+Rows = Mapping[tuple[str, ...], Any]  # what holds the values, by the values of the labels
+
+STAGE_LABELS = ["tenant", "stage"]
+UPSTREAM_LABELS = ["upstream"]
 FIRST_BYTE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
-
-@dataclass(slots=True)
-class UpstreamMetrics:
-    """Counters of one engine, which only grow. Not thread-safe: used in the event loop only.
-
-    Attributes:
-        num_requests: number of tries sent to the engine.
-        num_failures: number of tries that it did not answer, or answered with a failure of its own.
-        num_retries: number of tries after a failed one, on this or another engine.
-        first_byte_s: sum of the times until the head of a response, in seconds.
-        num_by_bucket: number of responses per bucket of that time; the last bucket has no upper bound.
-    """
-
-    num_requests: int = 0
-    num_failures: int = 0
-    num_retries: int = 0
-    first_byte_s: float = 0.0
-    num_by_bucket: list[int] = field(default_factory=lambda: [0] * (len(FIRST_BYTE_BUCKETS_S) + 1))
-
-    def add_first_byte(self, seconds: float) -> None:
-        """Record the time until the head of one response."""
-        self.first_byte_s += seconds
-        self.num_by_bucket[bisect_left(FIRST_BYTE_BUCKETS_S, seconds)] += 1
-
-
-class Observable(Protocol):
-    """An engine whose metrics are exported."""
-
-    name: str
-    num_running: int
-    is_up: bool
-    figures: UpstreamMetrics
-
-    @property
-    def is_ejected(self) -> bool:
-        """True if its circuit breaker is open to at least one tenant."""
-
-    @property
-    def stats_age_s(self) -> float:
-        """Seconds since the moment that its counters per stage describe."""
-
-
-GAUGES = (
-    ("agentspec_upstream_running", "num_running", "Requests that the engine answers now"),
-    ("agentspec_upstream_up", "is_up", "0 after health.num_failed_looks failed probes in a row"),
+STAGE_COUNTERS: Table = (
+    ("agentspec_requests", "num_requests", "Requests"),
+    ("agentspec_prompt_tokens", "num_prompt_tokens", "Prompt tokens"),
+    ("agentspec_output_tokens", "num_output_tokens", "Output tokens"),
+    ("agentspec_decode_steps", "num_steps", "Decode steps, counted once per request that took part"),
+    ("agentspec_drafts", "num_drafts", "Drafts that were verified"),
+    ("agentspec_draft_tokens", "num_draft_tokens", "Draft tokens that were verified"),
+    ("agentspec_accepted_tokens", "num_accepted_tokens", "Draft tokens that were accepted"),
     (
-        "agentspec_upstream_breaker_open",
-        "is_ejected",
-        "1 while the engine gets no request, of one tenant or of all, after failures",
+        "agentspec_accepted_tokens_from_fleet",
+        "num_accepted_from_fleet",
+        "Accepted tokens that only outputs of other engines had taught",
+    ),
+    (
+        "agentspec_accepted_tokens_from_snapshot",
+        "num_accepted_from_snapshot",
+        "Accepted tokens that only the snapshot of a corpus had taught",
+    ),
+    ("agentspec_decode_seconds", "decode_s", "Time from first to last output token, summed over requests"),
+    (
+        "agentspec_measured_decode_seconds",
+        "measured_decode_s",
+        "Decode time, summed over requests, in steps for which the time without drafts is known",
+    ),
+    (
+        "agentspec_plain_decode_seconds",
+        "plain_decode_s",
+        "Estimated time of the measured decode steps without drafts, summed over requests",
+    ),
+)
+SOURCE_COUNTERS: Table = (
+    ("agentspec_draft_tokens_by_source", "drafted_by_source", "Draft tokens by the tree they came from"),
+    (
+        "agentspec_accepted_tokens_by_source",
+        "accepted_by_source",
+        "Accepted tokens by the tree they came from",
+    ),
+)
+STAGE_GAUGES: Table = (("agentspec_tree_bytes", "tree_bytes", "Bytes of the stage's tree"),)
+UPSTREAM_GAUGES: Table = (
+    ("agentspec_upstream_running", "num_running", "Requests that the engine answers now"),
+    (
+        "agentspec_upstream_up",
+        "is_up",
+        "0 after health.num_failed_looks failed probes or connections in a row",
     ),
     (
         "agentspec_upstream_stats_age_seconds",
@@ -74,12 +73,12 @@ GAUGES = (
         "Age of the engine's counters per stage, which it sends between two steps",
     ),
 )
-COUNTERS = (
-    ("agentspec_upstream_requests", "num_requests", "Requests sent to the engine, retries included"),
-    ("agentspec_upstream_failures", "num_failures", "Those that it did not answer, or failed itself"),
-    ("agentspec_upstream_retries", "num_retries", "Those that had failed before, here or on another engine"),
+REQUEST_COUNTERS = (
+    ("agentspec_upstream_requests", "Requests sent to the engine, retries included"),
+    ("agentspec_upstream_failures", "Those that it did not answer, or failed itself"),
+    ("agentspec_upstream_retries", "Those that had failed before, here or on another engine"),
 )
-CORPUS_COUNTERS = (
+CORPUS_COUNTERS: Table = (
     (
         "agentspec_corpus_published_outputs",
         "num_published",
@@ -109,63 +108,120 @@ CORPUS_COUNTERS = (
     ("agentspec_corpus_snapshots", "num_snapshots", "Snapshots written"),
     ("agentspec_corpus_store_failures", "num_store_failures", "Calls of the store that failed"),
 )
-CORPUS_GAUGES = (
+CORPUS_GAUGES: Table = (
     ("agentspec_corpus_missing_records", "num_missing_records", "Records that have not arrived"),
     ("agentspec_corpus_lag_seconds", "lag_s", "How long the oldest entry that is not learned has been known"),
     ("agentspec_corpus_memory_bytes", "memory_bytes", "Bytes of outputs remembered"),
 )
 
 
-def corpus_metrics(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
-    """Yield the metric families of corpora. ``figures`` are by engine and name; missing ones are left out."""
-    for name, key, text in CORPUS_COUNTERS:
-        counter = CounterMetricFamily(name, text, labels=LABELS)
-        for engine, of_engine in figures.items():
-            if key in of_engine:
-                counter.add_metric([engine], of_engine[key])
-        yield counter
-    for name, key, text in CORPUS_GAUGES:
-        gauge = GaugeMetricFamily(name, text, labels=LABELS)
-        for engine, of_engine in figures.items():
-            if key in of_engine:
-                gauge.add_metric([engine], of_engine[key])
-        yield gauge
+class RequestMetrics:
+    """Counters of the requests that one gateway sends to its engines."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._counters = [
+            Counter(name, text, UPSTREAM_LABELS, registry=self._registry) for name, text in REQUEST_COUNTERS
+        ]
+        self._first_byte_s = Histogram(
+            "agentspec_upstream_first_byte_seconds",
+            "Time from sending a request to the head of its answer",
+            UPSTREAM_LABELS,
+            registry=self._registry,
+            buckets=FIRST_BYTE_BUCKETS_S,
+        )
+
+    def of(self, engine: str) -> EngineMetrics:
+        """Return the counters of the engine with this name. They go on where they were."""
+        counters = (one.labels(engine) for one in self._counters)
+        return EngineMetrics(*counters, self._first_byte_s.labels(engine))
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric families."""
+        return self._registry.collect()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """Counters of the tries sent to one engine.
+
+    Attributes:
+        failures: tries that it did not answer, or answered with a failure of its own.
+        retries: tries after a failed one, on this or another engine.
+        first_byte_s: times until the head of a response.
+    """
+
+    requests: Counter
+    failures: Counter
+    retries: Counter
+    first_byte_s: Histogram
+
+
+class Observable(Protocol):
+    """An engine whose metrics are exported; ``stats_age_s``: of its counters per stage."""
+
+    name: str
+    num_running: int
+    is_up: bool
+
+    @property
+    def stats_age_s(self) -> float:
+        """Seconds since the moment that its counters per stage describe."""
+
+
+def stage_metrics(stages: Mapping[StageKey, StageStats], num_labels: int) -> Iterator[Metric]:
+    """Yield the metric families of stages.
+
+    Per tenant the first ``num_labels`` stages keep their name. The others are summed up as ``other``, because
+    clients choose stage names and every label permanently costs the scraper memory. The first ones, not the
+    busiest: if a stage changed places, the sum of the others would decrease, which a counter must not do.
+    """
+    rows = _labelled(stages, num_labels)
+    yield from _families(CounterMetricFamily, STAGE_COUNTERS, STAGE_LABELS, rows)
+    for line in SOURCE_COUNTERS:
+        counts = {labels: getattr(stats, line[1]) for labels, stats in rows.items()}
+        by_source = {
+            (*labels, source.name.lower()): {line[1]: of_stage.get(source, 0)}
+            for labels, of_stage in counts.items()
+            for source in reported(of_stage)
+        }
+        yield from _families(CounterMetricFamily, [line], [*STAGE_LABELS, "source"], by_source)
+    yield from _families(GaugeMetricFamily, STAGE_GAUGES, STAGE_LABELS, rows)
+
+
+def _labelled(stages: Mapping[StageKey, StageStats], num_labels: int) -> dict[tuple[str, ...], StageStats]:
+    num_named: dict[str, int] = defaultdict(int)
+    rows: dict[tuple[str, ...], list[StageStats]] = defaultdict(list)
+    for stage, stats in stages.items():
+        num_named[stage.tenant] += 1
+        is_named = num_named[stage.tenant] <= num_labels
+        rows[stage.tenant, stage.name if is_named else OTHER_STAGE].append(stats)
+    return {labels: StageStats.sum(group) for labels, group in rows.items()}
 
 
 def upstream_metrics(upstreams: Sequence[Observable], num_waiting: int) -> Iterator[Metric]:
-    """Yield all metric families of a fleet, which has ``num_waiting`` requests in its admission queue."""
+    """Yield the metric families of engines, for which ``num_waiting`` requests wait."""
     yield GaugeMetricFamily(
         "agentspec_gateway_waiting", "Requests in line for an engine that has room", value=num_waiting
     )
-    for name, attribute, text in GAUGES:
-        gauge = GaugeMetricFamily(name, text, labels=LABELS)
-        for one in upstreams:
-            gauge.add_metric([one.name], float(getattr(one, attribute)))
-        yield gauge
-    yield from request_metrics({one.name: one.figures for one in upstreams})
-
-
-def request_metrics(figures: Mapping[str, UpstreamMetrics]) -> Iterator[Metric]:
-    """Yield the metric families of the requests sent to engines. ``figures`` are by the engine's name."""
-    for name, attribute, text in COUNTERS:
-        counter = CounterMetricFamily(name, text, labels=LABELS)
-        for engine, of_engine in figures.items():
-            counter.add_metric([engine], getattr(of_engine, attribute))
-        yield counter
-    yield _first_bytes(figures)
-
-
-def _first_bytes(figures: Mapping[str, UpstreamMetrics]) -> Metric:
-    family = HistogramMetricFamily(
-        "agentspec_upstream_first_byte_seconds",
-        "Time from sending a request to the head of its answer",
-        labels=LABELS,
+    yield from _families(
+        GaugeMetricFamily, UPSTREAM_GAUGES, UPSTREAM_LABELS, {(one.name,): one for one in upstreams}
     )
-    bounds = [*map(floatToGoString, FIRST_BYTE_BUCKETS_S), "+Inf"]
-    for engine, of_engine in figures.items():
-        so_far, buckets = 0, []
-        for bound, num in zip(bounds, of_engine.num_by_bucket, strict=True):
-            so_far += num
-            buckets.append((bound, float(so_far)))
-        family.add_metric([engine], buckets, of_engine.first_byte_s)
-    return family
+
+
+def corpus_metrics(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
+    """Yield the metric families of corpora. ``figures`` are by engine and name; missing ones are left out."""
+    rows = {(engine,): of_engine for engine, of_engine in figures.items()}
+    yield from _families(CounterMetricFamily, CORPUS_COUNTERS, UPSTREAM_LABELS, rows)
+    yield from _families(GaugeMetricFamily, CORPUS_GAUGES, UPSTREAM_LABELS, rows)
+
+
+def _families(kind: Callable[..., Any], table: Table, labels: Sequence[str], rows: Rows) -> Iterator[Metric]:
+    """Yield a metric family per line of ``table``, with the rows that have its value."""
+    for name, key, text in table:
+        family = kind(name, text, labels=labels)
+        for values, row in rows.items():
+            value = row.get(key) if isinstance(row, Mapping) else getattr(row, key)
+            if value is not None:
+                family.add_metric(values, float(value))
+        yield family

@@ -13,12 +13,11 @@ from agentspec.gateway.call import ApiCall
 from agentspec.gateway.errors import UnreachableError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.settings import FleetSettings, UpstreamSettings
-from agentspec.gateway.upstreams.circuit_breaker import CircuitBreaker
 from agentspec.gateway.upstreams.connection import UpstreamConnection
 from agentspec.gateway.upstreams.connection_pool import ConnectionPool
 from agentspec.gateway.upstreams.control_client import EngineControl
 from agentspec.gateway.upstreams.forwarding import Forwarding, returned
-from agentspec.gateway.upstreams.metrics import UpstreamMetrics
+from agentspec.gateway.upstreams.metrics import EngineMetrics
 from agentspec.gateway.upstreams.routing import DataParallelRanks
 from agentspec.gateway.upstreams.sampler_limits import check_room
 from agentspec.gateway.upstreams.stage_json import Stages
@@ -38,14 +37,12 @@ class Replica:
         name, weight: see UpstreamSettings.
         ranks: its data-parallel ranks.
         num_running: number of requests in flight.
-        is_up: False after a number of failed health checks in a row.
+        is_up: False after a number of failed probes or connections in a row, until a probe succeeds.
         listed: models of its ``/v1/models``; None until the first list was received.
-        figures: its counters, which continue those of a former replica with the same name.
+        metrics: its counters, which continue those of a former replica with the same name.
     """
 
-    def __init__(
-        self, settings: UpstreamSettings, fleet: FleetSettings, figures: UpstreamMetrics | None = None
-    ) -> None:
+    def __init__(self, settings: UpstreamSettings, fleet: FleetSettings, metrics: EngineMetrics) -> None:
         root = settings.root
         parts = urlsplit(root)
         timeouts = fleet.timeouts
@@ -57,7 +54,7 @@ class Replica:
         self.num_running = 0
         self.is_up = True
         self.listed: frozenset[str] | None = None
-        self.figures = figures or UpstreamMetrics()
+        self.metrics = metrics
         self.control = EngineControl(root, settings.control_token)
         self._usage = StageUsage()
         self._forwarding = Forwarding(
@@ -73,19 +70,12 @@ class Replica:
         self._num_failed_looks = 0
         self._is_idle = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
-        health = fleet.health
-        self.breaker = CircuitBreaker(health.num_failures, health.failing_s, health.open_s, self._clock)
 
     @property
     def has_room(self) -> bool:
         """True if the engine may get one more request."""
         limit = self.settings.max_concurrent
         return limit is None or self.num_running < limit
-
-    @property
-    def is_ejected(self) -> bool:
-        """True if its circuit breaker is open to at least one tenant."""
-        return self.breaker.is_open_to_any
 
     @property
     def stats_age_s(self) -> float:
@@ -96,15 +86,13 @@ class Replica:
         """True if the configuration allows ``model`` on this engine."""
         return not self.settings.models or model is None or model in self.settings.models
 
-    def enter(self, tenant: str) -> None:
+    def enter(self) -> None:
         """Count a request that will be sent to this engine."""
         self.num_running += 1
-        self.breaker.enter(tenant)
 
-    def leave(self, tenant: str) -> None:
+    def leave(self) -> None:
         """Count the end of a request, successful or not."""
         self.num_running -= 1
-        self.breaker.forget(tenant)
         if not self.num_running:
             self._is_idle.set()
 
@@ -123,7 +111,6 @@ class Replica:
         response: ApiResponse,
         refused: frozenset[int],
         *,
-        is_again: bool,
         rank: str | None = None,
         affinity: str | None = None,
     ) -> int:
@@ -131,7 +118,6 @@ class Replica:
 
         Args:
             refused: statuses with which a response is discarded.
-            is_again: True if the call failed here before. Another failure does not count against the engine.
             rank: data-parallel rank for the call; None = not named by the gateway.
             affinity: value of ``X-AgentSpec-Affinity``.
 
@@ -145,22 +131,22 @@ class Replica:
         """
         await self._check_room(call)
         request = self._forwarding.request(call, rank, affinity)
-        self.figures.num_requests += 1
+        self.metrics.requests.inc()
         sent_s = self._clock()
         try:
             connection = await self._connections.send(request)
-            self.figures.add_first_byte(self._clock() - sent_s)
+            self.metrics.first_byte_s.observe(self._clock() - sent_s)
             try:
                 await self._send_back(call, connection, response, refused)
             finally:
                 self._connections.put_back(connection)
         except EngineError as error:
-            self._fail(call, is_again, error)
+            self.metrics.failures.inc()
+            if isinstance(error, UnreachableError):  # not the request's fault
+                self._note_health(is_well=False)
             raise
         if connection.status in FAILED_STATUSES:
-            self._fail(call, is_again)
-        else:
-            self.breaker.succeed(call.tenant)
+            self.metrics.failures.inc()
         return connection.status
 
     async def probe_health(self) -> None:
@@ -174,6 +160,9 @@ class Replica:
                     self.listed = frozenset(model["id"] for model in models) or self.listed
         except (EngineError, TimeoutError):
             is_well = False
+        self._note_health(is_well=is_well)
+
+    def _note_health(self, *, is_well: bool) -> None:
         self._num_failed_looks = 0 if is_well else self._num_failed_looks + 1
         is_up = self._num_failed_looks < self._health.num_failed_looks
         if is_up != self.is_up:
@@ -221,15 +210,6 @@ class Replica:
                 raise
             if runner != RUNNER_WITHOUT_LIMITS:
                 check_room(call.body, has_plugin=True)
-
-    def _fail(self, call: ApiCall, is_again: bool, error: EngineError | None = None) -> None:
-        self.figures.num_failures += 1
-        if is_again:
-            self.breaker.forget(call.tenant)
-        elif isinstance(error, UnreachableError):
-            self.breaker.fail_to_connect()
-        else:
-            self.breaker.fail(call.tenant, hash((call.path, call.raw_body)))
 
     async def _send_back(
         self, call: ApiCall, connection: UpstreamConnection, response: ApiResponse, refused: frozenset[int]

@@ -11,8 +11,7 @@ import pytest
 
 from agentspec.gateway import ApiKeys, GatewaySettings
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
-from agentspec.gateway.http.discard_pace import BURST_BYTES, BYTES_PER_S, DiscardRate
-from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES
+from agentspec.gateway.http.protocol import BURST_BYTES, BYTES_PER_S, UNKNOWN_CLIENT_BYTES, DiscardRate
 from tests.gateway.support.leaving import connected, until_closed
 from tests.gateway.support.live import TIMEOUT_S, serving_engine
 from tests.gateway.support.scripted import ScriptedEngine

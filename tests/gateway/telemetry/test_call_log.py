@@ -10,8 +10,8 @@ import pytest
 
 from agentspec.commands.logs import JsonLines, TextLines
 from agentspec.errors import EngineError
-from agentspec.gateway import ApiKeys, GatewaySettings
-from tests.gateway.support.live import chat_body, client_of, post, serving_engine, serving_proxy
+from agentspec.gateway import ApiKeys
+from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine
 from tests.gateway.support.telemetry import lines
 
@@ -117,14 +117,3 @@ def test_no_text_no_key_and_no_header_at_any_level(
     assert len(lines(caplog)) > len(PATHS)
     for secret in ("k3y", "pr0mpt", "Bearer", "Hello", "wörld"):
         assert secret not in logged
-
-
-def test_bodies_are_logged_where_that_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    settings = GatewaySettings(log_bodies=True)
-    with serving_engine(ScriptedEngine(), settings=settings) as root, client_of(root) as client:
-        client.chat.completions.create(**chat_body())
-    bodies = [record for record in caplog.records if ": request {" in record.getMessage()]
-    answers = [record for record in caplog.records if ": answer {" in record.getMessage()]
-    assert [record.levelno for record in bodies + answers] == [logging.DEBUG] * 2
-    assert '"hi"' in bodies[0].getMessage()
-    assert "wörld" in answers[0].getMessage()

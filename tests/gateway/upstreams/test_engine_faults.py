@@ -21,7 +21,6 @@ from tests.gateway.support.scripted import ScriptedEngine
 PATIENCE: dict[str, Any] = {
     "timeouts": {"first_byte_s": TIMEOUT_S, "idle_s": TIMEOUT_S},
     "retries": {"num_retries": 1, "backoff_s": 0.001},
-    "health": {"num_failures": 1000},
 }
 HASTE = {**PATIENCE, "timeouts": {"first_byte_s": 0.3, "idle_s": 0.3}}
 BRIEF_SILENCE = {**PATIENCE, "timeouts": {"first_byte_s": TIMEOUT_S, "idle_s": 0.3}}

@@ -13,12 +13,21 @@ from typing import Any
 import httpx
 import pytest
 
+from agentspec.gateway import Fleet, FleetSettings, UpstreamSettings
 from agentspec.generation import ModelCard
 from tests.gateway.support.answering import IMPATIENT, answering
 from tests.gateway.support.leaving import eventually
-from tests.gateway.support.live import TIMEOUT_S, chat_body, client_of, post, serving_engine, serving_proxy
+from tests.gateway.support.live import (
+    TIMEOUT_S,
+    chat_body,
+    client_of,
+    post,
+    serving,
+    serving_engine,
+    serving_proxy,
+)
 from tests.gateway.support.scripted import ScriptedEngine
-from tests.gateway.support.telemetry import num_waiting
+from tests.gateway.support.telemetry import num_waiting, scrape
 
 
 @contextmanager
@@ -122,24 +131,24 @@ def test_what_does_not_generate_is_not_tried_again() -> None:
     assert [one.path for one in seen] == ["/v1/load_lora_adapter", *["/v1/chat/completions"] * 3]
 
 
-def test_an_engine_that_keeps_failing_is_left_alone_for_a_while() -> None:
-    health = {"num_failures": 2, "failing_s": 0}
-    with answering(500) as (url, seen), serving_proxy(url, fleet={"health": health}) as root:
-        statuses = [post(root, chat_body(user=f"{number}")).status_code for number in range(4)]
-        refusal = post(root, chat_body())
-    assert statuses == [500, 500, 503, 503]
-    assert len(seen) == 2
-    assert refusal.json()["error"]["code"] == "no_upstream"
-    assert 1 <= int(refusal.headers["retry-after"]) <= 10
+def test_an_engine_that_refuses_connections_is_left_to_the_probes(free_port: int) -> None:
+    health = {"num_failed_looks": 2, "interval_s": 600}
+    dead = UpstreamSettings(url=f"http://127.0.0.1:{free_port}", name="dead", weight=1000)
+    with serving_engine(ScriptedEngine()) as url:
+        upstreams = (dead, UpstreamSettings(url=url, name="well"))
+        with serving(Fleet(FleetSettings(upstreams=upstreams, health=health, **IMPATIENT))) as root:
+            assert {post(root, chat_body()).status_code for _ in range(8)} == {200}
+            samples = scrape(root)
+    upstream = (("upstream", "dead"),)
+    assert samples["agentspec_upstream_up", upstream] == 0
+    assert 1 <= samples["agentspec_upstream_failures_total", upstream] <= 2
 
 
-def test_a_request_that_fails_at_every_try_is_one_failure() -> None:
-    health = {"num_failures": 2, "failing_s": 0}
-    with answering(503) as (url, seen), serving_proxy(url, fleet={**IMPATIENT, "health": health}) as root:
-        answers = [post(root, chat_body(user=f"{number}")).json() for number in range(3)]
-        codes = [answer.get("error", {}).get("code") for answer in answers]
-    assert codes == [None, "no_upstream", "no_upstream"]
-    assert len(seen) == 4  # three tries, then one, which is the second failure
+def test_requests_that_an_engine_fails_do_not_take_it_from_others() -> None:
+    with answering(500) as (url, seen), serving_proxy(url) as root:
+        assert [post(root, chat_body()).status_code for _ in range(9)] == [500] * 9
+        assert scrape(root)["agentspec_upstream_up", (("upstream", "engine-0"),)] == 1
+    assert len(seen) == 9
 
 
 def test_who_finds_no_room_waits_in_line() -> None:
