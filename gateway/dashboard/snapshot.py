@@ -47,7 +47,7 @@ class Reading(NamedTuple):
 
     def since(self, earlier: Reading) -> Reading:
         """Return the increase since an earlier reading."""
-        return Reading(*(now - before for now, before in zip(self, earlier, strict=True)))
+        return Reading._make(now - before for now, before in zip(self, earlier, strict=True))
 
     @property
     def requests_per_s(self) -> float:

@@ -150,7 +150,7 @@ class OpenItem:
         head = {**self._head, "status": status}
         if self.kind == CALL:
             return {**head, **self._function, "arguments": "".join(self._texts)}
-        own = {"role": "assistant"} if self.kind == MESSAGE else {"summary": []}
+        own: Item = {"role": "assistant"} if self.kind == MESSAGE else {"summary": []}
         return {**head, **own, "content": [self._part()] if has_part else []}
 
     def _part(self) -> dict[str, Any]:

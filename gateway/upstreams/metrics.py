@@ -133,8 +133,8 @@ class RequestMetrics:
 
     def of(self, engine: str) -> EngineMetrics:
         """Return the counters of the engine with this name. They go on where they were."""
-        counters = (one.labels(engine) for one in self._counters)
-        return EngineMetrics(*counters, self._first_byte_s.labels(engine))
+        requests, failures, retries = (one.labels(engine) for one in self._counters)
+        return EngineMetrics(requests, failures, retries, self._first_byte_s.labels(engine))
 
     def collect(self) -> Iterable[Metric]:
         """Return the metric families."""
@@ -211,7 +211,7 @@ def upstream_metrics(upstreams: Sequence[Observable], num_waiting: int) -> Itera
 
 def corpus_metrics(figures: Mapping[str, Mapping[str, float]]) -> Iterator[Metric]:
     """Yield the metric families of corpora. ``figures`` are by engine and name; missing ones are left out."""
-    rows = {(engine,): of_engine for engine, of_engine in figures.items()}
+    rows: Rows = {(engine,): of_engine for engine, of_engine in figures.items()}
     yield from _families(CounterMetricFamily, CORPUS_COUNTERS, UPSTREAM_LABELS, rows)
     yield from _families(GaugeMetricFamily, CORPUS_GAUGES, UPSTREAM_LABELS, rows)
 
