@@ -20,8 +20,9 @@ from starlette.types import Receive, Scope, Send
 from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.auth.middleware import UI_PATH
 from agentspec.gateway.dashboard.live_feed import LiveFeed
+from agentspec.gateway.errors import ShuttingDownError
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
-from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown, ended_before
+from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.wire import OWN_PREFIX
@@ -71,21 +72,23 @@ class Events:
             cancel_scope.cancel_on_disconnect(context.writer, receive)
             await self._stream(tenant, response)
 
-        with suppress(ClientGoneError):  # the normal end of such a stream
-            await cancel_scope.run(stream())
+        try:
+            with suppress(ClientGoneError):  # the normal end of such a stream
+                await self._shutdown.run(stream(), cancel_scope)
+        except ShuttingDownError:  # the client does not read
+            if not response.is_started:
+                raise
 
     async def _stream(self, tenant: str | None, response: ApiResponse) -> None:
-        await response.start(200, EVENT_STREAM_HEADERS)
-        await ended_before(self._shutdown.begun, self._write(tenant, response))
-        await response.end()
-
-    async def _write(self, tenant: str | None, response: ApiResponse) -> None:
         keys = self._runtime.keys
+        await response.start(200, EVENT_STREAM_HEADERS)
         async with aclosing(self._feed.events(tenant)) as events:
             async for event in events:
-                if self._runtime.keys is not keys:  # clients with a valid key may reconnect
-                    return
+                # clients with a valid key may reconnect
+                if self._shutdown.has_begun or self._runtime.keys is not keys:
+                    break
                 await response.write(event)
+        await response.end()
 
 
 def content_security_policy(page: str) -> str:

@@ -68,41 +68,20 @@ class CancelScope:
             self._on_disconnect()
 
 
-async def ended_before(end: asyncio.Future[None], work: Coroutine[Any, Any, None]) -> bool:
-    """Run ``work`` and return True, or cancel it as soon as ``end`` is done and return False.
-
-    Cancelled work is awaited: resources such as an engine slot or an upstream connection are released
-    before this returns. ``end`` may be shared; it is never cancelled.
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            return False
-        task.result()  # raises what the work raised
-        return True
-    finally:
-        await _cancel(task)
-
-
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _cancel(task: asyncio.Future[None]) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # marks it as seen
-
-
 class GracefulShutdown:
-    """A grace period that starts with :meth:`begin`. Use from the event loop only."""
+    """A grace period that starts with :meth:`begin`. Use from the event loop only.
+
+    Attributes:
+        has_begun: the signal for endless streams to end.
+    """
 
     def __init__(self) -> None:
-        self._begin: asyncio.Future[None] | None = None
+        self.has_begun = False
         self._is_over = False
         self._held: set[CancelScope] = set()
 
@@ -125,21 +104,13 @@ class GracefulShutdown:
     def begin(self, grace_s: float) -> None:
         """Start the grace period."""
         asyncio.get_running_loop().call_later(grace_s, self.expire)
-        if not self.begun.done():
-            self.begun.set_result(None)
+        self.has_begun = True
 
     def expire(self) -> None:
         """End the grace period now."""
         self._is_over = True
         for cancel_scope in self._held:
             cancel_scope.cancel(_shutting_down())
-
-    @property
-    def begun(self) -> asyncio.Future[None]:
-        """Done once the grace period has started, the signal for endless streams to end. Do not cancel it."""
-        if self._begin is None:
-            self._begin = asyncio.get_running_loop().create_future()
-        return self._begin
 
 
 def _shutting_down() -> ShuttingDownError:

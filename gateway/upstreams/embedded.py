@@ -77,7 +77,7 @@ class EmbeddedUpstream:
         self._engine = engine
         self._corpus_figures = corpus_figures
         self._any_model = any_model
-        self._trees = TreeControl(engine, forests)
+        self._forests = forests
 
     async def start(self) -> None:
         """Do nothing: the engine runs already."""
@@ -159,32 +159,43 @@ class EmbeddedUpstream:
 
     async def evict(self, stage: StageKey) -> dict[str, Any]:
         """Clear a tree of the engine; see :meth:`Upstream.evict`."""
-        return await self._trees.evict(stage)
+        return {"freed_bytes": await asyncio.to_thread(self._trees.evict, stage)}
 
     async def warm(self, tenant: str, outputs: Sequence[PastOutput]) -> dict[str, Any]:
         """Insert into the engine's trees, concurrently with its decode steps; see :meth:`Upstream.warm`."""
-        return await self._trees.warm(outputs)
+        num_tokens = await asyncio.to_thread(self._trees.learn, outputs)
+        return {"num_outputs": len(outputs), "num_tokens": num_tokens}
 
     async def save(self, path: str | None) -> dict[str, Any]:
         """Save the engine's trees; see :meth:`Upstream.save`."""
-        self._check_files()
-        return await self._trees.save(path)
+        return await self._with_file(path, self._trees.save)
 
     async def load(self, path: str | None) -> dict[str, Any]:
         """Load into the engine's trees; see :meth:`Upstream.load`."""
-        self._check_files()
-        return await self._trees.load(path)
+        return await self._with_file(path, self._trees.load)
 
     async def close(self) -> None:
         """Close the engine."""
         await self._engine.close()
 
-    def _check_files(self) -> None:
+    @property
+    def _trees(self) -> Trees:
+        trees = self._engine.trees
+        if trees is None:
+            raise NoControlError("nothing is learned here: the engine was started with no drafts")
+        return trees
+
+    async def _with_file(self, path: str | None, work: Callable[[Path], Mapping[str, int]]) -> dict[str, Any]:
         if self._corpus_figures is not None:
             raise RequestError(
                 "this engine has a corpus, which keeps its outputs: its trees are neither saved nor loaded, "
                 "because a file may hold outputs that were erased"
             )
+        try:
+            file = self._forests.find(path)
+            return {"path": str(file), **await asyncio.to_thread(work, file)}
+        except ForestFileError as error:
+            raise RequestError(str(error), param="path") from error
 
     def _check_num_choices(self, requests: Sequence[GenerationRequest]) -> None:
         """Refuse for good what the engine could not take even if it were idle."""
@@ -205,46 +216,3 @@ class EmbeddedUpstream:
 def _check_method(call: ApiCall, *allowed: str) -> None:
     if call.method not in allowed:
         raise MethodNotAllowedError(call.method, call.path, ", ".join(allowed))
-
-
-class TreeControl:
-    """Commands for an engine's trees, which run in threads, concurrently with its decode steps.
-
-    ``files`` is the folder in which trees may be saved. All commands raise NoControlError if the engine has
-    no trees. They implement those of :class:`~agentspec.gateway.upstreams.upstream.Upstream`.
-    """
-
-    def __init__(self, engine: Engine, files: ForestFolder) -> None:
-        self._engine = engine
-        self._files = files
-
-    async def evict(self, stage: StageKey) -> dict[str, Any]:
-        """Clear the stage's own tree."""
-        return {"freed_bytes": await asyncio.to_thread(self._trees.evict, stage)}
-
-    async def warm(self, outputs: Sequence[PastOutput]) -> dict[str, Any]:
-        """Insert past outputs into the trees."""
-        num_tokens = await asyncio.to_thread(self._trees.learn, outputs)
-        return {"num_outputs": len(outputs), "num_tokens": num_tokens}
-
-    async def save(self, path: str | None) -> dict[str, Any]:
-        """Write all trees to a file. Raises RequestError if the file can't be written."""
-        return await self._with_file(path, self._trees.save)
-
-    async def load(self, path: str | None) -> dict[str, Any]:
-        """Add the trees in a file. Raises RequestError if the file can't be read."""
-        return await self._with_file(path, self._trees.load)
-
-    @property
-    def _trees(self) -> Trees:
-        trees = self._engine.trees
-        if trees is None:
-            raise NoControlError("nothing is learned here: the engine was started with no drafts")
-        return trees
-
-    async def _with_file(self, path: str | None, work: Callable[[Path], Mapping[str, int]]) -> dict[str, Any]:
-        try:
-            file = self._files.find(path)
-            return {"path": str(file), **await asyncio.to_thread(work, file)}
-        except ForestFileError as error:
-            raise RequestError(str(error), param="path") from error

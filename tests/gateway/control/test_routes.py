@@ -8,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from agentspec.commands import gateway_call
 from agentspec.commands.gateway_call import Gateway
 from agentspec.forest_folder import ForestFolder
 from agentspec.gateway import ApiKeys, EmbeddedUpstream, GatewaySettings
@@ -180,14 +179,6 @@ def test_an_operator_saves_and_loads(root: str, engine: ScriptedEngine, tmp_path
     assert ask(root, "load", key="boss", body={"path": path}).json()["num_bytes"] == 5
 
 
-def test_the_configured_file_is_the_default(engine: ScriptedEngine, tmp_path: Path) -> None:
-    file = tmp_path / "forest"
-    with serving(EmbeddedUpstream(engine, ForestFolder(file))) as root:
-        assert ask(root, "save").json()["path"] == str(file)
-        assert ask(root, "load", body={}).status_code == 200
-    assert file.exists()
-
-
 @pytest.mark.parametrize("path", ["save", "load"])
 def test_a_file_is_named_by_an_operator_alone(engine: ScriptedEngine, tmp_path: Path, path: str) -> None:
     with serving(EmbeddedUpstream(engine, ForestFolder(tmp_path / "forest"))) as root:
@@ -295,12 +286,3 @@ def test_a_page_that_is_none(root: str, query: str) -> None:
     answer = ask(root, f"stages?{query}", method="GET", key="ka")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == query.partition("=")[0]
-
-
-def test_all_pages_are_read(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(5):
-        post(root, chat_body(), authorization="Bearer ka", x_agentspec_stage=f"flow/s{number}")
-    monkeypatch.setattr(gateway_call, "STAGES_PER_PAGE", 2)
-    told = Gateway(root, "ka").stages()
-    assert [one["stage"] for one in told["stages"]] == [f"flow/s{number}" for number in range(5)]
-    assert (told["num_stages"], "next_offset" in told) == (5, False)

@@ -58,15 +58,6 @@ def test_a_body_is_decoded(url: str, engine: ScriptedEngine, name: str) -> None:
     assert engine.last.sampling.temperature == 0.5
 
 
-@pytest.mark.parametrize("name", ENCODERS)
-def test_an_engine_behind_http_gets_a_plain_body(url: str, engine: ScriptedEngine, name: str) -> None:
-    encoding, encode = ENCODERS[name]
-    with serving_proxy(url) as front:
-        for path, body in ((PATH, BODY), ("/tokenize", b'{"prompt": "hi"}')):
-            assert send(front, encode(body), encoding, path=path).status_code == 200
-    assert engine.last.sampling.temperature == 0.5
-
-
 def test_a_tag_is_not_smuggled_in_a_compressed_body(url: str) -> None:
     forged = gzip.compress(b'{"input": "x", "vllm_xargs": {"agentspec_tenant": "victim"}}')
     with serving_proxy(url) as front:
@@ -109,10 +100,3 @@ def test_a_damaged_body(url: str, encoding: str) -> None:
         answer = send(url, body, encoding)
         assert answer.status_code == 400
         assert answer.json()["error"]["code"] in ("invalid_encoding", "invalid_json")
-
-
-def test_an_output_to_warm_with(url: str, engine: ScriptedEngine) -> None:
-    line = gzip.compress(b'{"stage": "flow/zipped", "response": "SELECT 1"}')
-    assert send(url, line, "gzip", path="/agentspec/warm").status_code == 200
-    assert engine.trees is not None
-    assert engine.trees.learned[-1].text == "SELECT 1"

@@ -8,11 +8,9 @@ from starlette.types import Message, Receive, Scope, Send
 from agentspec.gateway.http.context import (
     NO_URL_TAGS,
     UrlTags,
-    close_context,
     context_of,
     ensure_context,
 )
-from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.gateway.principal import Principal, RateLimits
 from agentspec.gateway.stages.read_tags import UrlTagsMiddleware
 
@@ -29,23 +27,6 @@ async def receive() -> Message:
     return {"type": "http.disconnect"}
 
 
-def test_a_request_has_one_context() -> None:
-    scope = http_scope(headers=((b"x-request-id", b"mine"),))
-    context = ensure_context(scope, send)
-    assert ensure_context(scope, send) is context_of(scope) is context
-    assert context_of({**scope, "path": "/other"}) is context
-    assert (context.request_id, context.headers["x-request-id"], context.url_tags) == (
-        "mine",
-        "mine",
-        NO_URL_TAGS,
-    )
-    assert isinstance(context.writer, AsgiResponseWriter)
-    other = ensure_context(http_scope(), send)
-    assert other is not context
-    assert other.record is not context.record
-    assert other.request_id != "mine"
-
-
 def test_before_authentication_no_tenant_is_known() -> None:
     context = ensure_context(http_scope(), send)
     with pytest.raises(AttributeError):
@@ -56,15 +37,6 @@ def test_before_authentication_no_tenant_is_known() -> None:
     context.tenant = None  # an operator's request for all tenants
     assert context.principal.tenant == "acme"
     assert context.tenant is None
-
-
-def test_a_closed_context_is_gone() -> None:
-    scope = http_scope()
-    ensure_context(scope, send)
-    close_context(scope)
-    with pytest.raises(KeyError):
-        context_of(scope)
-    assert scope == http_scope()
 
 
 @pytest.mark.parametrize(
@@ -98,13 +70,3 @@ async def test_the_tags_in_the_url_are_in_the_context(path: str, tags: UrlTags |
     assert context_of(found[0]).url_tags == (tags or NO_URL_TAGS)
     if tags is not None:  # else the server's scope would keep the context, which close_context can't reach
         assert outer == http_scope(path)
-
-
-async def test_messages_of_other_protocols_have_no_context() -> None:
-    found: list[Scope] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        found.append(scope)
-
-    await UrlTagsMiddleware(app)({"type": "lifespan"}, receive, send)
-    assert found == [{"type": "lifespan"}]

@@ -11,7 +11,7 @@ import pytest
 
 from agentspec.gateway import ApiKeys, GatewaySettings
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
-from agentspec.gateway.http.protocol import BURST_BYTES, BYTES_PER_S, UNKNOWN_CLIENT_BYTES, DiscardRate
+from agentspec.gateway.http.protocol import UNKNOWN_CLIENT_BYTES
 from tests.gateway.support.leaving import connected, until_closed
 from tests.gateway.support.live import TIMEOUT_S, serving_engine
 from tests.gateway.support.scripted import ScriptedEngine
@@ -154,17 +154,3 @@ def test_a_client_that_still_sends_does_not_hold_up_the_end() -> None:
         connection.sendall(request(b"/v1/completions", b"content-length: 1000000", b"connection: close"))
         assert answer_of(connection).startswith(b"HTTP/1.1 401 ")
         # serving ends here, and asserts that it takes less than TIMEOUT_S, which is head_s
-
-
-def test_the_pace() -> None:
-    now_s = 0.0
-    pace = DiscardRate(lambda: now_s)
-    assert pace.take(BURST_BYTES) == 0
-    assert pace.take(BYTES_PER_S) == 1
-    assert pace.take(BYTES_PER_S) == 2
-    now_s = 2.0
-    assert pace.take(0) == 0
-    assert pace.take(BYTES_PER_S // 2) == 0.5
-    now_s = 1000.0
-    assert pace.take(BURST_BYTES) == 0  # it holds at most one burst
-    assert pace.take(BYTES_PER_S) == 1

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-import gc
 import json
 import socket
 import threading
-import weakref
-from typing import Any, cast
 
 import httpx
 
-from agentspec.stages import StageKey
 from tests.gateway.support.live import TIMEOUT_S, chat_body, serving_engine
 from tests.gateway.support.scripted import ScriptedEngine
 
@@ -57,18 +53,6 @@ def test_a_request_that_ends_within_the_grace_period_is_whole() -> None:
         assert engine.started.wait(TIMEOUT_S)
     asking.join(TIMEOUT_S)
     assert received[0].text.endswith("data: [DONE]\n\n")
-
-
-def test_what_has_served_is_freed_while_its_process_goes_on() -> None:
-    """A server exempts existing objects from garbage collection, but only until it stops."""
-    engine = ScriptedEngine()
-    engine.counters[StageKey("default", ("itself",))] = cast(Any, engine)  # only the collector frees it
-    is_there = weakref.ref(engine)
-    with serving_engine(engine) as root:
-        assert httpx.get(f"{root}/health").status_code == 200
-    del engine
-    gc.collect()
-    assert is_there() is None
 
 
 def test_a_body_that_is_still_coming_does_not_hold_up_the_end() -> None:

@@ -70,40 +70,6 @@ def bodies(answer: bytes) -> bytes:
     return b"".join(part.rpartition(b"\r\n\r\n")[2] for part in answer.split(b"HTTP/1.1 "))
 
 
-def test_the_scope() -> None:
-    scopes: list[dict[str, Any]] = []
-
-    async def handle(scope: Scope, receive: Receive, send: Send) -> None:
-        scopes.append({name: value for name, value in scope.items() if name != "agentspec.context"})
-        scope["state"]["mine"] = 1
-        await respond(send, b"")
-
-    with serving_app(app_of(handle)) as root, connected(root) as connection:
-        own, server = connection.getsockname(), connection.getpeername()
-        connection.sendall(get(b"/a%20b/%ff?c=%20d", b"X-A: 1\r\nx-a:  2\r\n") + get(b"http://y/z", LAST))
-        answer = until_closed(connection)
-    assert answer.count(b"\r\ndate: ") == 2
-    first, second = scopes
-    assert first == {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "server": server,
-        "client": own,
-        "scheme": "http",
-        "method": "GET",
-        "root_path": "",
-        "path": "/a b/\ufffd",
-        "raw_path": b"/a%20b/%ff",
-        "query_string": b"c=%20d",
-        "headers": [(b"host", b"x"), (b"x-a", b"1"), (b"x-a", b"2")],
-        "state": {"shared": ["lifespan"], "mine": 1},
-    }
-    assert (second["path"], second["query_string"]) == ("/z", b"")
-    assert second["state"] == {"shared": ["lifespan"], "mine": 1}
-    assert first["state"] is not second["state"]
-
-
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_bodies_of_both_kinds_in_parts_of_any_size(size: int) -> None:
     text = bytes(range(97, 123)) * 40

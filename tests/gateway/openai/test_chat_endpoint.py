@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,16 +62,6 @@ def test_a_stream_ends_with_usage_and_metrics_if_asked(client: openai.OpenAI) ->
     assert all(chunk.usage is None for chunk in chunks)
 
 
-def test_the_bytes_of_a_stream(url: str) -> None:
-    answer = post(url, chat_body(stream=True))
-    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert answer.headers["cache-control"] == "no-cache"
-    events = answer.text.split("\n\n")
-    assert events[-2:] == ["data: [DONE]", ""]
-    assert all(event.startswith("data: ") for event in events[:-1])
-    assert json.loads(events[3].removeprefix("data: "))["choices"][0]["delta"] == {"content": "wörld"}
-
-
 def test_several_choices(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="scripted", messages=HI, n=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -105,17 +94,6 @@ def test_logprobs(client: openai.OpenAI, num_top: int | None) -> None:
     assert [top.token for top in tokens[2].top_logprobs] == ["wörld0", "wörld1"][: num_top or 0]
 
 
-def test_logprobs_in_a_stream(client: openai.OpenAI) -> None:
-    stream = client.chat.completions.create(model="scripted", messages=HI, logprobs=True, stream=True)
-    seen = [chunk.choices[0].logprobs for chunk in stream]
-    assert seen[0] is None
-    assert [one.content[0].token for one in seen[1:] if one and one.content] == list(STEPS)
-
-
-def test_no_logprobs_unless_asked(client: openai.OpenAI) -> None:
-    assert client.chat.completions.create(model="scripted", messages=HI).choices[0].logprobs is None
-
-
 def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     tools: list[Any] = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
@@ -143,16 +121,6 @@ def test_every_sampling_field_reaches_the_engine(client: openai.OpenAI, engine: 
     assert sampling.ignore_eos is True
     assert engine.last.tools == tools
     assert engine.last.tags.prediction == "Hello"
-
-
-def test_a_mere_tool_call_has_empty_text(client: openai.OpenAI, engine: ScriptedEngine) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
-    history: list[Any] = [
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "1", "content": "5"},
-    ]
-    client.chat.completions.create(model="scripted", messages=[*HI, *history])
-    assert engine.last.prompt == [*HI, {**history[0], "content": ""}, history[1]]
 
 
 def test_tags_reach_the_engine_and_come_back(client: openai.OpenAI, engine: ScriptedEngine) -> None:

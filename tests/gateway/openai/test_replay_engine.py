@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-from agentspec import DraftConfig, Forest, ForestConfig
+from agentspec import Forest, ForestConfig
 from agentspec.engine import EngineConfig, TorchEngine
 from agentspec.gateway import EmbeddedUpstream
 from agentspec.recorded import CallLibrary, ReplayEngine, read
@@ -85,15 +85,6 @@ def test_a_session_as_a_stream(client: openai.OpenAI) -> None:
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == SAID
 
 
-def test_a_session_of_responses(client: openai.OpenAI) -> None:
-    tools: list[Any] = [{"type": "function", "name": "ls", "parameters": {"type": "object"}}]
-    answer = client.responses.create(model="gpt-4o", input=ASKED, tools=tools)
-    call: Any = answer.output[-1]
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": FOUND["content"]}
-    items: list[Any] = [*ASKED, *(item.to_dict() for item in answer.output), result]
-    assert client.responses.create(model="gpt-4o", input=items, tools=tools).output_text == SAID
-
-
 def test_what_was_recorded_several_times_comes_in_turn(client: openai.OpenAI) -> None:
     again = [{"role": "user", "content": "again?"}]
     assert [chat(client, again).choices[0].message.content for _ in range(3)] == ["first", "second", "first"]
@@ -123,27 +114,3 @@ def test_what_was_not_recorded(url: str, messages: list[Any], said: str) -> None
     assert (answer.status_code, error["code"], error["param"]) == (404, "unrecorded_call", "messages")
     assert said in error["message"]
     assert "nothing" not in error["message"]
-
-
-def test_calls_need_tools(url: str) -> None:
-    answer = post(url, {"messages": ASKED})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
-
-
-def test_token_ids_are_nothing_to_look_up(url: str) -> None:
-    answer = post(url, {"prompt": [7, 8]}, "/v1/completions")
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
-
-
-@pytest.mark.parametrize("mode", ["off", "chain"])
-def test_what_is_drafted_is_no_matter(llama_checkpoint: Path, tmp_path: Path, mode: str) -> None:
-    trace = tmp_path / "calls.jsonl"
-    trace.write_text(json.dumps({"messages": ASKED[1:], "response": CALLED}))
-    draft = DraftConfig(mode=mode)
-    config = EngineConfig(llama_checkpoint, max_model_len=8192, threads=1, is_replaying=True, draft=draft)
-    engine = ReplayEngine(TorchEngine(config, Forest(ForestConfig())), CallLibrary(read(trace)))
-    with serving(EmbeddedUpstream(engine, any_model=True)) as root, client_of(root) as opened:
-        for _ in range(2):
-            message = chat(opened, ASKED[1:]).choices[0].message
-            assert message.content == "I look."
-            assert json.loads(message.tool_calls[0].function.arguments) == json.loads(LS["arguments"])

@@ -138,15 +138,6 @@ def test_items_become_messages(client: openai.OpenAI, engine: ScriptedEngine) ->
     ]
 
 
-def test_an_answer_is_input_again(client: openai.OpenAI, engine: ScriptedEngine) -> None:
-    output: list[Any] = [item.to_dict() for item in client.responses.create(**body()).output]
-    client.responses.create(model="scripted", input=[*output, {"role": "user", "content": "more"}])
-    assert engine.last.prompt == [
-        {"role": "assistant", "content": "Hello, wörld!"},
-        {"role": "user", "content": "more"},
-    ]
-
-
 def test_no_tools_if_none_are_to_be_called(client: openai.OpenAI, engine: ScriptedEngine) -> None:
     client.responses.create(
         model="scripted", input="hi", tools=[{"type": "function", **LOOK}], tool_choice="none"
@@ -180,16 +171,6 @@ def test_a_stream_and_a_whole_answer_end_the_same(url: str) -> None:
         response.update(changing)
         response["output"][0]["id"] = ""
     assert whole == streamed
-
-
-def test_the_bytes_of_a_stream(url: str) -> None:
-    answer = post(url, body(stream=True), PATH)
-    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
-    *events, end = answer.text.split("\n\n")
-    assert end == ""
-    for event in events:
-        name, data = event.split("\n")
-        assert name.removeprefix("event: ") == json.loads(data.removeprefix("data: "))["type"]
 
 
 def test_the_client_builds_the_answer_up(client: openai.OpenAI) -> None:
@@ -287,11 +268,6 @@ def test_what_is_refused_names_the_field(url: str, fields: dict[str, Any], param
     error = answer.json()["error"]
     assert error["param"] == param
     assert param in error["message"]
-
-
-def test_a_refusal_says_what_to_do(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="send the whole input"):
-        client.responses.create(model="scripted", input="hi", previous_response_id="resp_1")
 
 
 def test_null_is_the_same_as_absent(url: str, engine: ScriptedEngine) -> None:

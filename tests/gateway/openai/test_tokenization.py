@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from agentspec.generation import PromptOptions
@@ -65,11 +64,3 @@ def test_what_is_refused_names_the_field(url: str, path: str, fields: dict[str, 
     answer = post(url, fields, path)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
-
-
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
-def test_as_all_other_calls(url: str, path: str) -> None:
-    assert post(url, {"model": "gpt-9", "prompt": "a", "tokens": []}, path).status_code == 404
-    assert post(url, b"{", path).json()["error"]["code"] == "invalid_json"
-    answer = httpx.get(url + path)
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

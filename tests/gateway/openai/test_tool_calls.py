@@ -27,27 +27,6 @@ def client() -> Iterator[openai.OpenAI]:
         yield opened
 
 
-def test_calls_in_a_chat(client: openai.OpenAI) -> None:
-    choice = client.chat.completions.create(model="scripted", messages=HI, tools=CHAT_TOOLS).choices[0]
-    assert choice.finish_reason == "tool_calls"
-    assert choice.message.content == "I look."
-    calls: Any = choice.message.tool_calls
-    assert [(call.type, call.function.name, call.function.arguments) for call in calls] == [
-        ("function", *LOOK)
-    ] * 2
-    assert len({call.id for call in calls}) == 2
-
-
-def test_calls_in_the_chunks_of_a_chat(client: openai.OpenAI) -> None:
-    with client.chat.completions.stream(model="scripted", messages=HI, tools=CHAT_TOOLS, n=2) as stream:
-        final = stream.get_final_completion()
-    for choice in final.choices:
-        assert choice.finish_reason == "tool_calls"
-        assert choice.message.content == "I look."
-        calls: Any = choice.message.tool_calls
-        assert [call.function.arguments for call in calls] == [LOOK[1]] * 2
-
-
 # one piece of a call per step, and a piece of text behind it
 PIECES = (
     "<tool_call>",
@@ -187,17 +166,6 @@ def test_half_a_surrogate_pair_is_no_error(path: str, asked_for: dict[str, Any],
     assert "error" not in answer.text.replace('"error":null', "")
 
 
-def test_a_mere_call_has_no_content() -> None:
-    with serving_engine(ScriptedEngine(steps=(CALL,))) as root, client_of(root) as client:
-        message = client.chat.completions.create(**asked()).choices[0].message
-        cut = ScriptedEngine(steps=(CALL[:-30],), end="length")
-    assert message.content is None
-    assert message.tool_calls is not None
-    with serving_engine(cut) as root, client_of(root) as client:
-        choice = client.chat.completions.create(**asked()).choices[0]
-    assert (choice.finish_reason, choice.message.content) == ("length", CALL[:-30])
-
-
 def asked(**fields: Any) -> dict[str, Any]:
     return {"model": "scripted", "messages": HI, "tools": CHAT_TOOLS, **fields}
 
@@ -208,32 +176,6 @@ def test_without_tools_it_is_text(client: openai.OpenAI, fields: dict[str, Any])
     assert (chat.message.content, chat.finish_reason) == ("".join(STEPS), "stop")
     response = client.responses.create(model="scripted", input="hi", **{"tools": TOOLS, **fields})
     assert response.output_text == "".join(STEPS)
-
-
-def test_calls_in_a_response(client: openai.OpenAI) -> None:
-    message, *calls = client.responses.create(model="scripted", input="hi", tools=TOOLS).output
-    assert message.type == "message"
-    assert message.content[0].to_dict()["text"] == "I look."
-    for call in calls:
-        assert call.type == "function_call"
-        assert (call.name, call.arguments, call.status) == (*LOOK, "completed")
-    assert len(calls) == 2
-
-
-def test_calls_in_the_events_of_a_response(client: openai.OpenAI) -> None:
-    with client.responses.stream(model="scripted", input="hi", tools=TOOLS) as stream:
-        events = list(stream)
-        final = stream.get_final_response()
-    of_call = ["output_item.added", "function_call_arguments.delta", "function_call_arguments.done"]
-    of_call = [f"response.{name}" for name in [*of_call, "output_item.done"]]
-    assert [event.type for event in events][-9:] == [*of_call, *of_call, "response.completed"]
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    added: list[Any] = [event for event in events if event.type == "response.output_item.added"]
-    done: list[Any] = [event for event in events if event.type == "response.output_item.done"]
-    assert [event.output_index for event in added] == [event.output_index for event in done] == [0, 1, 2]
-    assert [event.item.id for event in added] == [event.item.id for event in done]
-    assert [item.id for item in final.output] == [event.item.id for event in done]
-    assert [item.type for item in final.output] == ["message", "function_call", "function_call"]
 
 
 def test_calls_are_input_again() -> None:

@@ -36,11 +36,6 @@ def test_the_first_of_several_headers_counts() -> None:
     assert session_of(sent) is None
 
 
-def test_the_first_of_equal_headers_counts() -> None:
-    raw = [(b"x-session-id", b"one"), (b"x-session-id", b"two")]
-    assert read_tags("acme", Headers(raw=raw), NO_URL_TAGS, {}).session == "one"
-
-
 @pytest.mark.parametrize("name", HINTS)
 @pytest.mark.parametrize("value", ["", TOO_LONG, "a\tb", "a\x80b"])
 def test_a_malformed_hint_is_skipped(name: str, value: str) -> None:
@@ -65,10 +60,6 @@ def test_the_urls_session_counts_behind_our_own_header_only() -> None:
     assert session_of(others, url="") == "of a client"
     with pytest.raises(RequestError, match="the URL's session"):
         session_of(others, url=TOO_LONG)
-
-
-def test_an_empty_session_of_ours_is_none() -> None:
-    assert session_of({SESSION_HEADER: "", "x-session-id": "run-1"}) == "run-1"
 
 
 @pytest.mark.parametrize(
@@ -121,12 +112,6 @@ def test_what_serves_other_purposes_names_a_session_last(first: int) -> None:
         assert session_of({**headers, name: "run-1"}, body) == "run-1"
     assert session_of(headers, {**body, "agent_hint": {"session_id": "run-1"}}) == "run-1"
     assert session_of(headers, body, "run-1") == "run-1"
-
-
-@pytest.mark.parametrize("value", ["", TOO_LONG, "a\nb", 7, None, ["s"]])
-def test_a_malformed_weak_hint_is_skipped(value: object) -> None:
-    assert session_of({}, {"session_id": value, "prompt_cache_key": "next"}) == "next"
-    assert session_of({"x-fairness-id": "next"}, {"prompt_cache_key": value}) == "next"
 
 
 def test_a_session_never_becomes_a_stage() -> None:

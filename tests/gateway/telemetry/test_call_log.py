@@ -49,35 +49,6 @@ def test_a_line_says_who_asked_for_what_and_who_answered(caplog: pytest.LogCaptu
     }
 
 
-def test_a_call_that_is_refused_has_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
-    with serving_engine(ScriptedEngine(), keys=ApiKeys.parse([KEY])) as root:
-        post(root, chat_body())
-        post(root, b"{", **AUTHORIZATION)
-        httpx.get(f"{root}/v1/models/other?q={PROMPT}", headers=AUTHORIZATION)
-    assert [(line["status"], line["endpoint"]) for line in lines(caplog)] == [
-        (401, "/v1/chat/completions"),
-        (400, "/v1/chat/completions"),
-        (404, "/v1/models"),
-    ]
-
-
-def test_retries_and_failures(caplog: pytest.LogCaptureFixture, free_port: int) -> None:
-    url = f"http://127.0.0.1:{free_port}"
-    unnamed, retries = {"name": ""}, {"num_retries": 1, "backoff_s": 0.001}
-    with serving_proxy(url, settings=unnamed, fleet={"retries": retries}) as root:
-        post(root, chat_body())
-    [line] = lines(caplog)
-    assert (line["status"], line["upstream"], line["retries"]) == (502, url, 1)
-
-
-def test_probes_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    with serving_engine(ScriptedEngine()) as root:
-        httpx.get(f"{root}/health")
-        httpx.get(f"{root}/metrics")
-    assert lines(caplog) == []
-    assert len(lines(caplog, logging.DEBUG)) == 2
-
-
 @pytest.mark.parametrize("form", [JsonLines(), TextLines("%(message)s")], ids=["json", "text"])
 def test_a_client_writes_no_lines_of_its_own(
     caplog: pytest.LogCaptureFixture, form: logging.Formatter

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -109,32 +108,6 @@ def test_the_workers_counters_are_the_figures(workers: Workers, engine_url: str)
     assert told["acceptance_rate"] == 0.75
 
 
-def test_they_are_asked_once_a_second_at_most(
-    workers: Workers, engine_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    with serving_proxy(engine_url) as root:
-        for seconds, num_asked in ((0.0, 1), (0.9, 1), (0.2, 2), (0.5, 2), (0.5, 3)):
-            now_s[0] += seconds
-            scrape(root)
-            assert len(workers.asked) == num_asked  # one call of the worker for all figures
-
-
-def test_they_say_how_old_they_are(
-    workers: Workers, engine_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    workers.age_s = 2.5
-    with serving_proxy(engine_url, settings={"name": "a"}) as root:
-        first = scrape(root)
-        now_s[0] += 0.5
-        told = httpx.get(f"{root}/agentspec/stages").json()
-    assert first["agentspec_upstream_stats_age_seconds", (("upstream", "a"),)] == 2.5
-    assert told["age_s"] == 3.0
-
-
 def test_an_engine_without_the_plugin_is_asked_once(workers: Workers) -> None:
     with (
         serving_app(engine_app(workers, has_plugin=False)) as engine_url,
@@ -190,19 +163,6 @@ def test_an_engine_in_a_long_step_leaves_the_last_known_figures_and_is_asked_onc
         assert of_stage(samples, "agentspec_requests_total", "flow/a") == 7
     assert of_stage(later, "agentspec_requests_total", "flow/a") == 8
     assert "no figures" not in caplog.text  # their age tells; a busy engine would fill the log
-
-
-@pytest.mark.usefixtures("never_fresh")
-def test_an_engine_that_never_answers_is_given_up(
-    workers: Workers, engine_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers.is_free.clear()
-    monkeypatch.setattr(module, "FIGURES_TIMEOUT_S", 0.1)
-    with serving_proxy(engine_url) as root:
-        assert httpx.get(f"{root}/agentspec/stages").json() == NOTHING
-        assert httpx.get(f"{root}/agentspec/stages").json() == NOTHING
-    assert len(workers.asked) == 2
-    assert caplog.text.count("none within 0.1 s") == 1
 
 
 @pytest.mark.usefixtures("never_fresh")

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
-
 from agentspec.corpus.corpus import CorpusFigures
 from agentspec.corpus.learner import LearnerFigures
 from agentspec.corpus.publisher import PublisherFigures
@@ -116,11 +114,6 @@ async def test_figures_go_on_when_the_settings_of_an_engine_change() -> None:
         if sample.name.endswith("_total")
     } == {"a": 7, "b": 0}
     await fleet.close()
-
-
-def test_an_engine_in_this_process_has_none() -> None:
-    with serving_engine(ScriptedEngine()) as root:
-        assert "agentspec_upstream" not in httpx.get(f"{root}/metrics").text
 
 
 def test_every_figure_of_a_corpus_has_a_metric() -> None:
