@@ -1,8 +1,10 @@
-"""One API call: its path, request, principal and outcome. The log record holds no message content."""
+"""One API call: its sender, path, request and outcome. The log record holds no message content."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,7 +13,12 @@ from urllib.parse import unquote
 from starlette.datastructures import Headers
 
 from agentspec.errors import EngineError
-from agentspec.gateway.errors import ShuttingDownError, UpstreamDownError, UpstreamTimeoutError
+from agentspec.gateway.errors import (
+    RateLimitError,
+    ShuttingDownError,
+    UpstreamDownError,
+    UpstreamTimeoutError,
+)
 from agentspec.tags import Tags
 from agentspec.wire import STAGE_URL_PREFIX
 
@@ -21,6 +28,7 @@ MODELS_PATH = "/v1/models"
 TOKENIZE_PATH = "/tokenize"
 DETOKENIZE_PATH = "/detokenize"
 VERSION = "v1"
+BUSY_RETRY_S = 1.0
 
 
 class Endpoint(StrEnum):
@@ -169,3 +177,85 @@ def advice(path: str) -> str:
     if meant.startswith(f"/{VERSION}/"):
         return f"{meant} serves this: the client's base URL ends in /v1, once"
     return f"{meant} serves this"
+
+
+class RateLimits:
+    """A token bucket that holds a minute's requests, and a count of those in flight.
+
+    Args:
+        requests_per_minute, max_concurrent: None = no limit.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self, requests_per_minute: int | None, max_concurrent: int | None, clock: Callable[[], float]
+    ) -> None:
+        self._per_minute = requests_per_minute
+        self._max_concurrent = max_concurrent
+        self._clock = clock
+        self._num_running = 0
+        self._num_left = float(requests_per_minute or 0)
+        self._filled_s = clock()
+
+    @property
+    def is_short(self) -> bool:
+        """True if :meth:`take_more` may find room for one more request."""
+        return False
+
+    async def take_more(self) -> None:
+        """Ask the other gateways for room."""
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Count one request in flight within the context. Raises RateLimitError if it exceeds a limit."""
+        self._admit()
+        self._num_running += 1
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+
+    def _admit(self) -> None:
+        self._admit_share(1)
+
+    def _admit_share(self, num_shares: int) -> None:
+        """Take a request from an equal share of the limits."""
+        if self._max_concurrent is not None:
+            self._check_room(math.ceil(self._max_concurrent / num_shares))
+        if self._per_minute is not None:
+            self._refill(self._per_minute / num_shares)
+            self._take_one(60 * num_shares / self._per_minute)
+
+    def _check_room(self, num_slots: int) -> None:
+        if self._num_running >= num_slots:
+            raise RateLimitError(
+                f"this key may have {self._max_concurrent} requests at a time", retry_after_s=BUSY_RETRY_S
+            )
+
+    def _refill(self, per_minute: float) -> None:
+        now_s = self._clock()
+        most = max(1.0, per_minute)  # a share may be less than one
+        self._num_left = min(most, self._num_left + (now_s - self._filled_s) * per_minute / 60)
+        self._filled_s = now_s
+
+    def _take_one(self, interval_s: float) -> None:
+        """Take a request from the bucket, which gets one in each interval."""
+        if self._num_left < 1:
+            raise RateLimitError(
+                f"this key may send {self._per_minute} requests a minute",
+                retry_after_s=(1 - self._num_left) * interval_s,
+            )
+        self._num_left -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """The sender of a request.
+
+    Attributes:
+        is_operator: True if it may use routes that concern all tenants.
+    """
+
+    tenant: str
+    limits: RateLimits
+    is_operator: bool = False

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.auth.middleware import is_for_tenants, refuse_forged
-from agentspec.gateway.call import VERSION, ApiCall, Endpoint, Outcome, advice, meant_path
+from agentspec.gateway.call import VERSION, ApiCall, Endpoint, Outcome, Principal, advice, meant_path
 from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
@@ -17,7 +17,6 @@ from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown
 from agentspec.gateway.http.context import RequestContext, context_of
 from agentspec.gateway.http.request_body import guess_body, parse_body, read_body
-from agentspec.gateway.principal import Principal
 from agentspec.gateway.stages.read_tags import read_tags
 from agentspec.gateway.telemetry.recorder import Recorder
 from agentspec.gateway.upstreams.upstream import Upstream

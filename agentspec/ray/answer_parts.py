@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import NamedTuple, TypeAlias
 
-from agentspec.gateway.http.response_writer import RawHeaders, ResponseWriter
+from agentspec.gateway.http.api_response import RawHeaders, ResponseWriter
 
 
 class AnswerHead(NamedTuple):

@@ -14,8 +14,8 @@ from hashlib import blake2b, sha256
 from starlette.datastructures import Headers
 
 from agentspec.errors import ConfigError
+from agentspec.gateway.call import Principal, RateLimits
 from agentspec.gateway.errors import AuthError
-from agentspec.gateway.principal import Principal, RateLimits
 from agentspec.gateway.settings import GatewaySettings, KeySettings
 from agentspec.stages import DEFAULT_TENANT, check_tenant
 

@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentspec.errors import RequestError
 from agentspec.gateway.auth.api_keys import RuntimeConfig, digest_of, given_key
+from agentspec.gateway.call import Principal, RateLimits
 from agentspec.gateway.errors import AuthError, ForbiddenError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.context import RequestContext, ensure_context
-from agentspec.gateway.principal import Principal, RateLimits
 from agentspec.stages import DEFAULT_TENANT
 from agentspec.wire import OWN_PREFIX, XARGS_PREFIX
 

@@ -19,9 +19,9 @@ from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.errors import ForbiddenError, UnknownTraceError
 from agentspec.gateway.http.context import context_of, is_request_id
 from agentspec.gateway.http.request_body import parse_body, read_body
-from agentspec.gateway.openai.content import read_text
-from agentspec.gateway.upstreams.stage_json import describe_stages
+from agentspec.gateway.openai.messages import read_text
 from agentspec.gateway.upstreams.upstream import Upstream
+from agentspec.gateway.upstreams.usage import describe_stages
 from agentspec.generation import PastOutput
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import OWN_PREFIX

@@ -21,10 +21,9 @@ from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.auth.middleware import UI_PATH
 from agentspec.gateway.dashboard.live_feed import LiveFeed
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
+from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse, AsgiResponseWriter
 from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown
 from agentspec.gateway.http.context import context_of
-from agentspec.gateway.http.response_writer import AsgiResponseWriter
 from agentspec.wire import OWN_PREFIX
 
 EVENTS_PATH = f"{OWN_PREFIX}events"

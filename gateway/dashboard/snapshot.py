@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from agentspec.gateway.dashboard.traffic import Path, StageTraffic, TenantTraffic
-from agentspec.gateway.upstreams.stage_json import by_name
+from agentspec.gateway.upstreams.usage import by_name
 from agentspec.stats import StageStats, tokens_per_step
 
 BUCKET_S = 2.0

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive
 
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.response_writer import ResponseWriter
+from agentspec.gateway.http.api_response import ResponseWriter
 
 
 class ClientGoneError(Exception):

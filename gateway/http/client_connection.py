@@ -15,8 +15,8 @@ from urllib.parse import unquote
 import httptools
 from starlette.types import ASGIApp, Scope
 
+from agentspec.gateway.http.api_response import RawHeader
 from agentspec.gateway.http.request_cycle import FlowControl, Http11Cycle
-from agentspec.gateway.http.response_writer import RawHeader
 
 KEEPALIVE_S = 30  # until an idle connection is closed
 MOST_UNREAD_BYTES = 1 << 16  # of a body; beyond this, reading pauses until the application reads

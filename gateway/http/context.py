@@ -10,9 +10,8 @@ from typing import NamedTuple
 from starlette.datastructures import Headers
 from starlette.types import Scope, Send
 
-from agentspec.gateway.call import CallLog
-from agentspec.gateway.http.response_writer import AsgiResponseWriter, ResponseWriter
-from agentspec.gateway.principal import Principal
+from agentspec.gateway.call import CallLog, Principal
+from agentspec.gateway.http.api_response import AsgiResponseWriter, ResponseWriter
 from agentspec.wire import MAX_REQUEST_ID_CHARS, REQUEST_ID_HEADER
 
 _SANE_ID = re.compile(rf"[A-Za-z0-9._:-]{{1,{MAX_REQUEST_ID_CHARS}}}")

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.gateway.http.api_response import ApiResponse
+from agentspec.gateway.http.api_response import ApiResponse, RawHeader
 from agentspec.gateway.http.context import ensure_context
-from agentspec.gateway.http.response_writer import RawHeader
 
 ANY_ORIGIN = "*"
 METHODS = b"GET, HEAD, POST, PATCH, DELETE"

@@ -11,8 +11,8 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Scope
 
+from agentspec.gateway.http.api_response import BODILESS_STATUSES, RawHeader, RawHeaders, ResponseWriter
 from agentspec.gateway.http.context import open_context
-from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader, RawHeaders, ResponseWriter
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 STATUS_LINES = {

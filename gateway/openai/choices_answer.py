@@ -11,8 +11,8 @@ from typing import Any
 from agentspec.errors import EngineError
 from agentspec.gateway.http.api_response import DONE_EVENT, EVENT_STREAM_HEADERS, ApiResponse, encode_event
 from agentspec.gateway.openai.answer_forms import AnswerForm, AnswerUsage, ChatForm, Choice, CompletionForm
-from agentspec.gateway.openai.content import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed
+from agentspec.gateway.openai.messages import LeftOut
 from agentspec.gateway.openai.schemas import ChatBody, CompletionBody, GenerationBody, read_as
 from agentspec.gateway.openai.to_generation import chat_request, completion_requests
 from agentspec.generation import GenerationRequest

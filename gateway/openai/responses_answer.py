@@ -11,8 +11,8 @@ from typing import Any
 from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse, encode_event
 from agentspec.gateway.openai.answer_forms import AnswerUsage, finish_reason
-from agentspec.gateway.openai.content import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed
+from agentspec.gateway.openai.messages import LeftOut
 from agentspec.gateway.openai.output_reader import Event as ReadEvent
 from agentspec.gateway.openai.output_reader import OutputReader, Text
 from agentspec.gateway.openai.response_output import Event, ResponseObject, ResponseOutput

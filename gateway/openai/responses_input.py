@@ -10,8 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import LeftOut, json_text, read_output, read_text
-from agentspec.gateway.openai.messages import Message, argument_text, template_role
+from agentspec.gateway.openai.messages import (
+    LeftOut,
+    Message,
+    argument_text,
+    json_text,
+    read_output,
+    read_text,
+    template_role,
+)
 
 Item = Mapping[str, Any]
 

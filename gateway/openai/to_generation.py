@@ -7,8 +7,7 @@ from typing import Any, TypeGuard
 
 from agentspec.errors import RequestError
 from agentspec.gateway.openai.call_reader import CLOSE, OPEN
-from agentspec.gateway.openai.content import LeftOut
-from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.messages import LeftOut, read_messages
 from agentspec.gateway.openai.responses_input import read_input
 from agentspec.gateway.openai.schemas import (
     LOGPROBS_INCLUDED,

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentspec.errors import RequestError
 from agentspec.gateway.openai.call_reader import CLOSE, OPEN
-from agentspec.gateway.openai.content import LeftOut
+from agentspec.gateway.openai.messages import LeftOut
 from agentspec.gateway.openai.schemas import GenerationBody, ResponsesBody, SamplingBody
 from agentspec.generation import WrittenConstraint
 

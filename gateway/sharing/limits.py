@@ -10,7 +10,7 @@ from typing import Protocol
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from agentspec.gateway.principal import RateLimits
+from agentspec.gateway.call import RateLimits
 
 SETTLED_S = 1.0  # within it other gateways give back what they do not use
 CHUNK_S = 0.25  # a gateway takes so much of a minute's requests at a time

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from agentspec.corpus.circuit_breaker import CircuitBreaker
 from agentspec.errors import StageError
 from agentspec.gateway.auth.api_keys import ApiKey, RuntimeConfig
-from agentspec.gateway.principal import RateLimits
+from agentspec.gateway.call import RateLimits
 from agentspec.gateway.settings import KeySettings, SharingSettings
 from agentspec.gateway.sharing.limits import Granted, SharedLimits, Wanted
 from agentspec.gateway.sharing.store import CALL_TIMEOUT_S, TTL_S, SharedStore, SharingError

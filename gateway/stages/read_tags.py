@@ -19,9 +19,9 @@ from agentspec.errors import RequestError
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.http.api_response import encode_json
 from agentspec.gateway.http.context import NO_URL_TAGS, UrlTags, ensure_context
-from agentspec.gateway.openai.content import read_prediction
+from agentspec.gateway.openai.messages import read_prediction
+from agentspec.gateway.stages.client_tags import is_session, router_session
 from agentspec.gateway.stages.resolver import StageHints, resolve_stage
-from agentspec.gateway.stages.router_tags import is_session, router_session
 from agentspec.tags import Tags, subject_hash
 from agentspec.wire import (
     FAIRNESS_HEADER,

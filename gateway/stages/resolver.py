@@ -19,8 +19,7 @@ from agentspec.errors import RequestError, StageError
 from agentspec.gateway.discovery.clusters import WIDER_STAGE
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.http.context import UrlTags
-from agentspec.gateway.stages.coding_agents import claude_code_role, codex_role
-from agentspec.gateway.stages.router_tags import router_role, router_workflow
+from agentspec.gateway.stages.client_tags import claude_code_role, codex_role, router_role, router_workflow
 from agentspec.role_names import role_name, role_stage
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.wire import METADATA_STAGE, STAGE_HEADER, WORKFLOW_HEADER, decode_stage, encode_stage

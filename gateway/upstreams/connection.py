@@ -12,7 +12,7 @@ from typing import Protocol, cast
 import httptools
 
 from agentspec.gateway.errors import UpstreamDownError, UpstreamTimeoutError
-from agentspec.gateway.http.response_writer import RawHeader
+from agentspec.gateway.http.api_response import RawHeader
 
 MAX_HEAD_BYTES = 1 << 17
 MOST_UNREAD_BYTES = 1 << 18  # beyond this, reading pauses: data waits in the kernel, then in the engine

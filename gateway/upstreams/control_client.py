@@ -22,7 +22,7 @@ import httpx
 from agentspec.errors import EngineError, RequestError
 from agentspec.gateway.errors import NoControlError
 from agentspec.gateway.upstreams.connection_pool import ConnectionPool, UpstreamRequest
-from agentspec.gateway.upstreams.stage_json import Stages, read_figures
+from agentspec.gateway.upstreams.usage import Stages, read_figures
 from agentspec.generation import PastOutput
 from agentspec.stages import StageKey
 from agentspec.wire import OWN_PREFIX

@@ -18,8 +18,8 @@ from agentspec.gateway.errors import MethodNotAllowedError, NoControlError, Unkn
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.request_body import parse_body
 from agentspec.gateway.openai.choices_answer import ChoicesAnswer
-from agentspec.gateway.openai.content import LeftOut
 from agentspec.gateway.openai.merge_streams import Indexed, fan_in
+from agentspec.gateway.openai.messages import LeftOut
 from agentspec.gateway.openai.responses_answer import ResponsesAnswer
 from agentspec.gateway.openai.schemas import DetokenizeBody, TokenizeBody, read_as
 from agentspec.gateway.openai.tokenization import detokenize, tokenize

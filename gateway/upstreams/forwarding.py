@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentspec.gateway.call import ApiCall
-from agentspec.gateway.http.response_writer import BODILESS_STATUSES, RawHeader
+from agentspec.gateway.http.api_response import BODILESS_STATUSES, RawHeader
 from agentspec.gateway.settings import UpstreamSettings
 from agentspec.gateway.stages.read_tags import with_xargs
 from agentspec.gateway.upstreams.connection_pool import UpstreamRequest

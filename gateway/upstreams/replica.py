@@ -20,8 +20,7 @@ from agentspec.gateway.upstreams.forwarding import Forwarding, returned
 from agentspec.gateway.upstreams.metrics import EngineMetrics
 from agentspec.gateway.upstreams.routing import DataParallelRanks
 from agentspec.gateway.upstreams.sampler_limits import check_room
-from agentspec.gateway.upstreams.stage_json import Stages
-from agentspec.gateway.upstreams.usage import StageUsage, UsageTail
+from agentspec.gateway.upstreams.usage import Stages, StageUsage, UsageTail
 
 FAILED_STATUSES = frozenset((500, 502, 503, 504))
 MOST_LISTED_BYTES = 1 << 20

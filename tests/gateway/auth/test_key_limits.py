@@ -4,8 +4,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from agentspec.gateway.call import RateLimits
 from agentspec.gateway.errors import RateLimitError
-from agentspec.gateway.principal import RateLimits
 
 
 class Clock:

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
+from agentspec.gateway.call import Principal, RateLimits
 from agentspec.gateway.http.context import (
     NO_URL_TAGS,
     UrlTags,
     context_of,
     ensure_context,
 )
-from agentspec.gateway.principal import Principal, RateLimits
 from agentspec.gateway.stages.read_tags import UrlTagsMiddleware
 
 

@@ -16,8 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentspec.gateway import EmbeddedUpstream, Fleet, FleetSettings, UpstreamSettings, create_app
 from agentspec.gateway.errors import ShuttingDownError
-from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse
-from agentspec.gateway.http.response_writer import AsgiResponseWriter
+from agentspec.gateway.http.api_response import EVENT_STREAM_HEADERS, ApiResponse, AsgiResponseWriter
 from agentspec.gateway.server import bind
 from tests.gateway.support.leaving import eventually, leave_before_the_first_byte, leave_midway
 from tests.gateway.support.live import TIMEOUT_S, chat_body, post, serving_app, serving_engine, serving_proxy

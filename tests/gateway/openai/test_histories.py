@@ -12,8 +12,7 @@ from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
 from openai.types.responses.tool_param import ToolParam
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import MAX_NAMES, LeftOut
-from agentspec.gateway.openai.messages import read_messages
+from agentspec.gateway.openai.messages import MAX_NAMES, LeftOut, read_messages
 from agentspec.gateway.openai.responses_input import CALLS, LEFT_OUT_ITEMS, OUTPUTS, read_input
 from agentspec.gateway.openai.tools import read_tools
 from tests.gateway.support.live import chat_body, post

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import RequestError
-from agentspec.gateway.openai.content import read_prediction
+from agentspec.gateway.openai.messages import read_prediction
 from agentspec.wire import MAX_PREDICTION_CHARS
 
 

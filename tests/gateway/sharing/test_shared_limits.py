@@ -16,9 +16,9 @@ import pytest
 import redis
 
 from agentspec.gateway.auth.api_keys import ApiKey, ApiKeys, RuntimeConfig, digest_of
+from agentspec.gateway.call import RateLimits
 from agentspec.gateway.discovery.redis_store import RedisDiscoveryStore
 from agentspec.gateway.errors import RateLimitError
-from agentspec.gateway.principal import RateLimits
 from agentspec.gateway.settings import SharingSettings
 from agentspec.gateway.sharing.service import Sharing
 from tests.corpus.support.redis_server import running, running_at

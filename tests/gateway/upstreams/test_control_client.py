@@ -18,7 +18,7 @@ from starlette.routing import Route
 from agentspec.draft import Source
 from agentspec.gateway import ApiKeys, UpstreamSettings
 from agentspec.gateway.upstreams import control_client as module
-from agentspec.gateway.upstreams.stage_json import describe_stages, read_figures
+from agentspec.gateway.upstreams.usage import describe_stages, read_figures
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE, Control
