@@ -28,6 +28,7 @@ LINE = re.compile(
 LAST_WORDS_S = 2.0
 
 logger = logging.getLogger("agentspec.gateway")
+engine_logger = logging.getLogger("agentspec.engine")
 
 
 class EngineOutput:
@@ -61,7 +62,7 @@ class EngineOutput:
         level = logging.getLevelNamesMapping()[found["level"]] if found else logging.INFO
         text = (found["process"] or "") + found["text"] if found else line
         self.last_lines.append(text)
-        logger.log(level, "engine: %s", text)
+        engine_logger.log(level, "engine: %s", text)
 
 
 WATCHDOG = Path(__file__).with_name("watchdog.py")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 
 from agentspec.gateway import EngineCommand, EngineSupervisor, EngineTimeouts
 from agentspec.gateway.engine_process import supervisor
-from agentspec.gateway.engine_process.supervisor import EngineStartError
+from agentspec.gateway.engine_process.supervisor import LONGEST_DELAY_S, EngineStartError, back_off_s
 from tests.gateway.support.live import TIMEOUT_S
 from tests.support.ports import reserved_port
 
@@ -152,6 +153,28 @@ async def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     process = EngineSupervisor(EngineCommand([str(tmp_path / "vllm")]), "http://127.0.0.1:9")
     with pytest.raises(EngineStartError, match="No such file or directory"):
         await process.run()
+
+
+async def test_its_output_is_in_the_log_at_its_own_levels(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Engine(tmp_path).running():
+        pass
+    said = [(one.levelname, one.message) for one in caplog.records if one.name == "agentspec.engine"]
+    assert said == [
+        ("WARNING", "engine: half"),
+        ("INFO", "engine: no level"),
+        ("INFO", "engine: (Engine pid=1) [engine.py:7] asked to end"),
+    ]
+
+
+def test_the_wait_before_a_restart_grows_to_a_bound_and_varies() -> None:
+    waits = [[back_off_s(failures) for _ in range(50)] for failures in range(12)]
+    for failures, some in enumerate(waits):
+        longest_s = min(LONGEST_DELAY_S, 2.0**failures)
+        assert all(longest_s / 2 <= wait <= longest_s for wait in some)
+        assert len(set(some)) > 1
 
 
 async def test_our_own_violent_death_leaves_nothing(tmp_path: Path) -> None:
