@@ -137,14 +137,6 @@ class ModelSettings(Group):
         ge=0,
         le=MAX_DRAFT_TOKENS,
     )
-    draft_model: str | None = setting(
-        None,
-        "a model that drafts together with the trees: the folder of an EAGLE-3 head, of Medusa heads or of a "
-        "smaller model; mtp = heads in the model's own checkpoint (docs/hybrid.md)",
-        metavar="DIR",
-        example="/models/eagle3",
-        min_length=1,
-    )
 
 
 class DraftingSettings(Group):
@@ -249,13 +241,6 @@ class EmbeddedSettings(Group):
     """The embedded engine only (PyTorch)."""
 
     draft: Literal["chain", "tree", "off"] = setting("tree", "shape of a draft; off = no drafts")
-    hybrid_threshold: float | None = setting(
-        None,
-        "expected accepted tokens above which the trees draft, not the draft model; default: by what both "
-        "have been worth",
-        example=2,
-        ge=0,
-    )
     slots: int = setting(16, "requests at a time", ge=1)
     kv_cache_mb: int | None = setting(
         None,
@@ -285,6 +270,14 @@ class EmbeddedSettings(Group):
 class VllmSettings(Group):
     """vLLM only, with all options of vLLM's own."""
 
+    draft_model: str | None = setting(
+        None,
+        "a model that drafts together with the trees: the folder of an EAGLE-3 head or of a smaller "
+        "model; mtp = heads in the model's own checkpoint (docs/hybrid.md)",
+        metavar="DIR",
+        example="/models/eagle3",
+        min_length=1,
+    )
     zero_hop: bool = setting(
         False,
         "no gateway: vLLM's own server listens on --host and --port and tags requests itself",

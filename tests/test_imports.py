@@ -143,7 +143,7 @@ ENGINE_LAYERS = (
     ("text",),
     ("sampling",),
     ("passed",),
-    ("drafters", "engine_config", "kv_memory"),
+    ("engine_config", "kv_memory"),
     ("request", "verifier"),
     ("admission", "counters", "outbox", "scheduler"),
     ("decoder",),

@@ -63,14 +63,6 @@ def reaches(text: str) -> dict[str, str]:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def amount(text: str) -> float:
-    """Parse a number, at least 0."""
-    value = number(text)
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"a number, at least 0, not {text!r}")
-    return value
-
-
 def seconds(text: str) -> float:
     """Parse a positive number of seconds."""
     value = number(text)

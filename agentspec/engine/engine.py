@@ -17,9 +17,6 @@ import torch
 from agentspec.config import MIB
 from agentspec.engine.admission import Admission
 from agentspec.engine.decoder import Decoder
-from agentspec.engine.drafters.checkpoint import load_network
-from agentspec.engine.drafters.hybrid import HybridDrafter
-from agentspec.engine.drafters.model_drafter import DraftNetwork, ModelDrafter
 from agentspec.engine.engine_config import EngineConfig
 from agentspec.engine.kv_memory import FREE_SHARE, CacheSize, KVMemory, fitting_size, free_bytes
 from agentspec.engine.model.checkpoint import load_model, load_shape
@@ -38,7 +35,7 @@ from agentspec.generation import (
     ModelCard,
     PromptOptions,
 )
-from agentspec.proposer import Learner, NoDrafts, OutputSharing, Proposer, TextProposer
+from agentspec.proposer import Learner, NoDrafts, OutputSharing, Proposer
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 
@@ -54,14 +51,15 @@ class TorchEngine:
     The decoding thread starts with the first request.
 
     Args:
-        proposer: what drafts; None = no speculation. A draft model needs a forest here. If the proposer has
-            ``memory_bytes(stage)`` and a ``config`` with their limit, as the forest has, the counters report
-            a stage's trees too.
+        proposer: drafts, and learns from what was verified; None = no speculation. One that also drafts
+            from the model's hidden states or logits is a
+            :class:`~agentspec.engine.passed.PassWatcher`. If the proposer has ``memory_bytes(stage)`` and
+            a ``config`` with their limit, as the forest has, the counters report a stage's trees too.
 
     Raises:
-        CheckpointError: the model directory, or that of the draft model, can't be loaded.
-        ConfigError: there is a draft model and no forest, or the KV cache has no room for a request, or not
-            for as many tokens as ``max_model_len`` asks for.
+        CheckpointError: the model directory can't be loaded.
+        ConfigError: the KV cache has no room for a request, or not for as many tokens as ``max_model_len``
+            asks for.
     """
 
     def __init__(self, config: EngineConfig, proposer: Proposer | None = None) -> None:
@@ -72,20 +70,16 @@ class TorchEngine:
         load = load_shape if config.is_replaying else load_model
         model = load(config.model_path, device=config.device, dtype=dtype)
         self._tokenizer = Tokenizer.load(config.model_path, needs_tools=config.is_replaying)
-        network = _network(config, self._proposer, model)
-        size = _cache_size(config, model, network)
+        size = _cache_size(config, model)
         self._max_model_len = size.max_len
         most = size.num_slots + config.max_queue
         self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()), most)
-        drafting = _drafting(network, size.num_slots, size.max_len)
-        caches = _caches(model, drafting, size.num_slots, size.max_len)
-        for cache in caches:
-            _ = cache.entries  # a lack of memory ends the start, not a request
-        drafter = _drafter(config, self._proposer, drafting)
+        cache = _cache(model, size.num_slots, size.max_len)
+        _ = cache.entries  # a lack of memory ends the start, not a request
         self._outbox = Outbox()
         self._admission = Admission(
             self._tokenizer,
-            drafter,
+            self._proposer,
             vocab_size=model.config.vocab_size,
             max_model_len=self._max_model_len,
             draft=config.draft,
@@ -93,14 +87,14 @@ class TorchEngine:
         )
         self._decoder = Decoder(
             model,
-            caches[0],
-            drafter,
+            cache,
+            self._proposer,
             Scheduler(
                 size.num_slots,
                 config.max_batch_tokens,
                 config.max_queue,
                 keeps_prompts=config.is_replaying,
-                memory=KVMemory(caches, size.limit_bytes),
+                memory=KVMemory(cache, size.limit_bytes),
             ),
             token_text=self._tokenizer.token_text,
             token_bytes=self._tokenizer.token_bytes,
@@ -249,37 +243,13 @@ class TorchEngine:
             await asyncio.to_thread(self._thread.join)
 
 
-def _network(config: EngineConfig, proposer: Proposer, model: Transformer) -> DraftNetwork | None:
-    """Return the draft model, if there is one."""
-    if config.draft_model is None:
-        return None
-    if not isinstance(proposer, TextProposer):
-        raise ConfigError("a draft model drafts beside a forest only")
-    return load_network(config.draft_model, model, config.model_path)
-
-
-def _drafting(network: DraftNetwork | None, num_slots: int, max_len: int) -> ModelDrafter | None:
-    return None if network is None else ModelDrafter(network, num_slots, max_len)
-
-
-def _caches(model: Transformer, drafting: ModelDrafter | None, num_slots: int, max_len: int) -> list[KVCache]:
-    """Return the cache of the model, and that of a draft model."""
-    own = KVCache(model.config, num_slots, max_len, model.dtype, model.device)
-    return [own] if drafting is None or drafting.cache is None else [own, drafting.cache]
-
-
-def _cache_size(config: EngineConfig, model: Transformer, network: DraftNetwork | None) -> CacheSize:
+def _cache_size(config: EngineConfig, model: Transformer) -> CacheSize:
     """Return slots and tokens within the limit. Raises ConfigError as :class:`TorchEngine` does."""
     limit_mb, context, free = config.kv_cache_mb, _context(config, model), free_bytes(model.device)
     limit = int(FREE_SHARE * free) if limit_mb is None else limit_mb * MIB
     if limit > free:
         logger.warning("--kv-cache-mb %d is more than the %d MiB that are free", limit // MIB, free // MIB)
-    size = fitting_size(
-        lambda slots, length: _caches(model, _drafting(network, slots, length), slots, length),
-        config.num_slots,
-        context,
-        limit,
-    )
+    size = fitting_size(lambda slots, length: _cache(model, slots, length), config.num_slots, context, limit)
     if size.limited_by and config.max_model_len is not None:
         raise ConfigError(f"--max-model-len {config.max_model_len} does not fit: {size.limited_by}")
     if size.limited_by:
@@ -288,12 +258,8 @@ def _cache_size(config: EngineConfig, model: Transformer, network: DraftNetwork 
     return size
 
 
-def _drafter(config: EngineConfig, proposer: Proposer, drafting: ModelDrafter | None) -> Proposer:
-    """Return what drafts: the proposer, or with a draft model both."""
-    if drafting is None:
-        return proposer
-    assert isinstance(proposer, TextProposer)
-    return HybridDrafter(proposer, drafting, threshold=config.hybrid_threshold)
+def _cache(model: Transformer, num_slots: int, max_len: int) -> KVCache:
+    return KVCache(model.config, num_slots, max_len, model.dtype, model.device)
 
 
 def _context(config: EngineConfig, model: Transformer) -> int:

@@ -21,8 +21,8 @@ class EngineConfig:
         device: a torch device, e.g. ``"cpu"`` or ``"cuda:0"``.
         dtype: one of ``DTYPES``; None = the loader's choice for the device.
         num_slots: KV-cache slots: most sequences in a decode step.
-        kv_cache_mb: most memory of the KV cache, that of a draft model included, in MiB; None = half of what
-            is free once the weights are loaded. On a CPU a slot takes memory for the tokens that it holds;
+        kv_cache_mb: most memory of the KV cache, in MiB; None = half of what is free once the weights are
+            loaded. On a CPU a slot takes memory for the tokens that it holds;
             elsewhere the slots are allocated at the start, as many as fit. A request waits for memory.
         max_model_len: most tokens of prompt and output; None = the model's own limit.
         max_batch_tokens: most prompt tokens read in one forward pass. A longer prompt is read in
@@ -33,10 +33,6 @@ class EngineConfig:
             from the time that steps take, so that a loaded server drafts less (docs/drafting.md).
         threads: CPU threads of torch; None = torch's choice.
         max_queue: most sequences in the queue for a slot; beyond it a request is refused.
-        draft_model: directory of an EAGLE-3 head, Medusa heads or a draft model, which drafts together with
-            the trees (docs/hybrid.md); ``OWN_HEADS`` = the checkpoint's MTP heads; None = the trees only.
-        hybrid_threshold: the trees' expected number of accepted tokens above which they draft, and up to
-            which the draft model does; None = by what both have been worth.
         is_replaying: every request has a dictated output (``GenerationRequest.forced``), so the model's
             knowledge does not matter. Missing weights become random. The context may be longer than the
             model's own. A template that shows no tool calls is replaced. A prompt that continues an earlier
@@ -55,8 +51,6 @@ class EngineConfig:
     price: float | None = None
     threads: int | None = None
     max_queue: int = 256
-    draft_model: str | Path | None = None
-    hybrid_threshold: float | None = None
     is_replaying: bool = False
 
     def __post_init__(self) -> None:
@@ -69,8 +63,6 @@ class EngineConfig:
                 raise ConfigError(f"{name} must be at least 1 or None, not {value!r}")
         if self.price is not None:
             check_prob("price", self.price)
-        if self.hybrid_threshold is not None and self.draft_model is None:
-            raise ConfigError("hybrid_threshold is for nothing without draft_model")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise ConfigError(f"dtype must be one of {DTYPES} or None, not {self.dtype!r}")
 

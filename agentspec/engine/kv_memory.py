@@ -1,9 +1,9 @@
-"""How much memory the slots of all KV caches may take together, and how much each has reserved."""
+"""How much memory the slots of the KV cache may take together, and how much each has reserved."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,39 +16,29 @@ from agentspec.errors import ConfigError
 FREE_SHARE = 1 / 2  # of the memory that is free once the weights are loaded: the trees grow, too
 FEWEST_TOKENS = 16  # of a context that is of any use
 
-MakeCaches = Callable[[int, int], Sequence[KVCache]]
+MakeCache = Callable[[int, int], KVCache]
 
 
 class KVMemory:
-    """The memory of some slots: those of the served model's cache and of a draft model's.
+    """The memory of a cache's slots.
 
     Implements :class:`agentspec.engine.scheduler.SlotMemory`.
 
     Args:
-        caches: of as many slots each, the served model's first. Another one whose slots are longer has room
-            for the tree that is being drafted.
+        cache: its slots take the memory.
         limit_bytes: most memory of all slots; at least that of a slot of ``max_len`` tokens.
     """
 
-    def __init__(self, caches: Sequence[KVCache], limit_bytes: int) -> None:
+    def __init__(self, cache: KVCache, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._caches = caches
+        self._cache = cache
         self._reserved: dict[int, int] = {}  # bytes by slot
         self._num_reserved_bytes = 0
-
-    @property
-    def max_len(self) -> int:
-        """Most tokens of a slot. A slot of this length fits the limit if it is alone."""
-        return self._caches[0].max_len
 
     @property
     def num_reserved_bytes(self) -> int:
         """Memory that is reserved for all slots."""
         return self._num_reserved_bytes
-
-    def bytes_of(self, num_tokens: int) -> int:
-        """Return the memory of a slot that holds this many tokens, which are at least one."""
-        return sum(cache.bytes_of(num_tokens + cache.max_len - self.max_len) for cache in self._caches)
 
     def reserve(self, slot: int, num_tokens: int) -> bool:
         """Reserve memory for the tokens of a slot, in place of what the slot has reserved.
@@ -56,26 +46,26 @@ class KVMemory:
         Returns:
             False if the limit does not allow it. Nothing has changed then.
         """
-        total = self._num_reserved_bytes - self._reserved.get(slot, 0) + self.bytes_of(num_tokens)
+        wanted = self._cache.bytes_of(num_tokens)
+        total = self._num_reserved_bytes - self._reserved.get(slot, 0) + wanted
         if total > self.limit_bytes:
             return False
-        self._reserved[slot] = self.bytes_of(num_tokens)
+        self._reserved[slot] = wanted
         self._num_reserved_bytes = total
         return True
 
     def clear(self, slot: int) -> None:
         """Forget the entries of a slot, and what it has reserved."""
         self._num_reserved_bytes -= self._reserved.pop(slot, 0)
-        for cache in self._caches:
-            cache.clear(slot)
+        self._cache.clear(slot)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSize:
-    """The size of the KV caches.
+    """The size of a KV cache.
 
     Attributes:
-        num_slots: slots of each.
+        num_slots: its slots.
         max_len: most tokens of a slot.
         limit_bytes: most memory of all slots.
         limited_by: the reason why ``max_len`` is less than was wanted, to end a sentence; empty = it is not.
@@ -87,20 +77,20 @@ class CacheSize:
     limited_by: str
 
 
-def fitting_size(make: MakeCaches, num_slots: int, max_len: int, limit_bytes: int) -> CacheSize:
+def fitting_size(make: MakeCache, num_slots: int, max_len: int, limit_bytes: int) -> CacheSize:
     """Return the size that a limit allows, at most ``num_slots`` slots of ``max_len`` tokens.
 
     Where memory follows the tokens, one slot of that length fits; elsewhere all of them do.
 
     Args:
-        make: returns the caches for a number of slots and of tokens. They take no memory before their use.
+        make: returns a cache for a number of slots and of tokens. It takes no memory before its use.
 
     Raises:
         ConfigError: the limit has no room for ``FEWEST_TOKENS``.
     """
 
     def slot_bytes(slot_len: int, num_tokens: int) -> int:
-        return KVMemory(make(1, slot_len), 0).bytes_of(num_tokens)
+        return make(1, slot_len).bytes_of(num_tokens)
 
     fitting = bisect_right(range(1, max_len + 1), limit_bytes, key=lambda size: slot_bytes(size, size))
     limited_by = (

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from agentspec.config import SHARED_SOURCES, DraftConfig, ForestConfig
 from agentspec.draft import Source
-from agentspec.engine.drafters.draft_model import DraftModel
-from agentspec.engine.drafters.eagle_checkpoint import load_eagle
-from agentspec.engine.drafters.hybrid import HybridDrafter
-from agentspec.engine.drafters.lookahead import Lookahead
-from agentspec.engine.drafters.medusa import load_medusa
-from agentspec.engine.drafters.model_drafter import DraftNetwork, ModelDrafter
-from agentspec.engine.drafters.mtp import load_mtp
-from agentspec.engine.drafters.token_recycling import TokenRecycler
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.transformer import Transformer
 from agentspec.forest import Forest
 from agentspec.proposer import NoDrafts, Proposer
 from agentspec.replay.drafter import PromptLookup
+from lab.drafters.draft_model import DraftModel
+from lab.drafters.eagle_checkpoint import load_eagle
+from lab.drafters.hybrid import HybridDrafter
+from lab.drafters.lookahead import Lookahead
+from lab.drafters.medusa import load_medusa
+from lab.drafters.model_drafter import DraftNetwork, ModelDrafter
+from lab.drafters.mtp import load_mtp
+from lab.drafters.token_recycling import TokenRecycler
 from lab.replay.anpd import AdaptiveNgrams
 from lab.replay.indexes import Datastore
 from lab.replay.live import LiveDrafter

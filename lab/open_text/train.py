@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 import torch
 from tokenizers import Tokenizer
 
-from agentspec.engine.drafters.training.loop import Plan as HeadPlan
 from agentspec.engine.model.checkpoint import WEIGHTS_FILE, load_model
 from agentspec.engine.model.checkpoint_config import TOKENIZER_FILE
 from agentspec.reporting.report import Announce, announcer
 from examples.agentic_sql.samples import Sample
+from lab.drafters.training.loop import Plan as HeadPlan
 from lab.open_text.samples import MEASURED, TRAINING, draw_prompts, recorded, stream, write_prompts
 from lab.sql_model import batches, network, vocabulary
 from lab.sql_model.draft_model import train_draft_model

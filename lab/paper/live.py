@@ -63,7 +63,7 @@ def _text(measured: Figures) -> Iterator[str]:
         f"four questions at a time. {measured['num_questions']} questions from nothing (cold), then as many "
         "others (all columns but the first). The outputs of all methods are those without speculation. The "
         "GPUs are a model: a verified token costs 0.005 plain steps with one client and 0.05 with 64, and "
-        "drafting costs nothing. [Other drafters](../docs/drafters.md) and [hybrid](../docs/hybrid.md) describe the methods. "
+        "drafting costs nothing. [Drafters](drafters/README.md) describes the methods. "
         f"`python -m lab methods --heads out/heads --questions {measured['num_questions']}` measured "
         "them."
     )

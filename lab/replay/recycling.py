@@ -8,9 +8,9 @@ eight best tokens.
 from __future__ import annotations
 
 from agentspec.draft import Draft, Source
-from agentspec.engine.drafters.static_tree import fill, path_shape, tree_shape
 from agentspec.forest import Tokens
 from agentspec.replay.calls import Call
+from lab.drafters.static_tree import fill, path_shape, tree_shape
 
 NUM_CANDIDATES = 8  # the paper's k
 

@@ -14,17 +14,17 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from agentspec.engine.drafters.training.eagle import TrainableEagle
-from agentspec.engine.drafters.training.loop import Plan, Report, train
-from agentspec.engine.drafters.training.medusa import TrainableMedusa
-from agentspec.engine.drafters.training.mtp import TrainableMtp
-from agentspec.engine.drafters.training.publish import write_eagle, write_medusa, write_mtp
-from agentspec.engine.drafters.training.texts import Observed, Observer, Texts
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.transformer import Transformer
 from agentspec.models import bundled_model_dir
 from examples.agentic_sql import samples
 from examples.agentic_sql.database import open_all
+from lab.drafters.training.eagle import TrainableEagle
+from lab.drafters.training.loop import Plan, Report, train
+from lab.drafters.training.medusa import TrainableMedusa
+from lab.drafters.training.mtp import TrainableMtp
+from lab.drafters.training.publish import write_eagle, write_medusa, write_mtp
+from lab.drafters.training.texts import Observed, Observer, Texts
 from lab.sql_model import batches
 from lab.sql_model.draft_model import train_draft_model
 from lab.sql_model.train import Plan as ModelPlan

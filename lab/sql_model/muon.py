@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from agentspec.engine.drafters.training.precision import has_bfloat16
+from lab.drafters.training.precision import has_bfloat16
 
 
 def muon(parameters: Iterable[nn.Parameter], lr: float, device: str) -> torch.optim.Muon:

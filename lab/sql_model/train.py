@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from agentspec.engine.drafters.training.precision import autocast
+from lab.drafters.training.precision import autocast
 from lab.sql_model import batches
 from lab.sql_model.muon import muon
 from lab.sql_model.network import Network, Shape, restore

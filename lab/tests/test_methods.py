@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from agentspec.engine.drafters.training.medusa import TrainableMedusa
-from agentspec.engine.drafters.training.publish import write_medusa
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.models import bundled_model_dir
 from lab.command import main
+from lab.drafters.training.medusa import TrainableMedusa
+from lab.drafters.training.publish import write_medusa
 from lab.methods import budgets, measure, methods, workloads
 from lab.methods.report import CARD
 from lab.methods.sizes import Sizes

@@ -398,39 +398,3 @@ def test_the_default_is_half_of_what_is_free(
     assert "is more than" not in caplog.text
     make(model_path=wide_model, max_model_len=None, kv_cache_mb=3)
     assert "--kv-cache-mb 3 is more than the 2 MiB that are free" in caplog.text
-
-
-async def test_a_draft_model_has_a_part_of_the_memory(make: Make, wide_model: Path) -> None:
-    settings = {"model_path": wide_model, "max_model_len": None, "kv_cache_mb": 2}
-    assert make(**settings).model.max_model_len == 2 * 672
-    engine = make(Forest(), draft_model=wide_model, draft=DraftConfig(min_prob=0.0), price=0.0, **settings)
-    assert engine.model.max_model_len == 640  # beside the model's tokens, and a tree of 48
-    plain = make(model_path=wide_model, max_model_len=500, num_slots=1)
-    expected = tokens(await collect(plain, request("r", PROMPT, LONG)))
-    found = await asyncio.gather(*(collect(engine, request(f"r{i}", PROMPT, LONG)) for i in range(3)))
-    assert [tokens(deltas) for deltas in found] == [expected] * 3
-
-
-# ---- a draft model beside the trees ----
-
-
-async def test_a_draft_model_drafts_beside_the_trees(make: Make, llama_checkpoint: Path) -> None:
-    plain = tokens(await collect(make(), request("plain")))
-    draft = DraftConfig(min_prob=0.0)
-    engine = make(Forest(), draft_model=llama_checkpoint, draft=draft, price=0.0)  # the served model itself
-    for name in ("a", "b"):
-        assert tokens(await collect(engine, request(name))) == plain
-    stats = engine.stats()[STAGE]
-    assert stats.num_accepted_tokens > len(plain)
-    assert stats.tree_bytes > 0
-    assert engine.trees is not None
-
-
-def test_a_draft_model_needs_a_forest(make: Make, llama_checkpoint: Path) -> None:
-    with pytest.raises(ConfigError, match="beside a forest"):
-        make(draft_model=llama_checkpoint)
-
-
-def test_a_threshold_needs_a_draft_model() -> None:
-    with pytest.raises(ConfigError, match="hybrid_threshold"):
-        EngineConfig("model", hybrid_threshold=1.0)

@@ -201,14 +201,13 @@ class SteppedEngine:
         clock: Callable[[], float] = time.perf_counter,
         keeps_prompts: bool = False,
         kv_cache_bytes: int | None = None,
-        caches: Sequence[KVCache] = (),  # of the proposer
     ) -> None:
         draft = draft or DraftConfig(max_tokens=8)
         proposer = proposer or NoDrafts()
         self.model = RecordingModel(model)
         self.cache = KVCache(model.config, num_slots, max_model_len, model.dtype, "cpu")
         limit_bytes = 1 << 40 if kv_cache_bytes is None else kv_cache_bytes
-        self.memory = KVMemory([self.cache, *caches], limit_bytes)
+        self.memory = KVMemory(self.cache, limit_bytes)
         self.scheduler = Scheduler(
             num_slots, max_batch_tokens, max_queue, keeps_prompts=keeps_prompts, memory=self.memory
         )

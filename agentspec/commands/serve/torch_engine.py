@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.commands.serve.options import ServeOptions
-from agentspec.config import MIB, OWN_HEADS
+from agentspec.config import MIB
 from agentspec.engine.engine_config import DTYPES, EngineConfig
-from agentspec.engine.model.checkpoint_config import CONFIG_FILE, check_files, check_has_heads
-from agentspec.errors import CheckpointError, ConfigError
+from agentspec.engine.model.checkpoint_config import check_files
+from agentspec.errors import ConfigError
 from agentspec.extras import check_installed, needed
 from agentspec.forest.autosave import ForestAutosave
 from agentspec.forest.file import check_place
@@ -57,13 +57,12 @@ class EmbeddedPlan:
 
         check_installed("engine", hint=ELSEWHERE)
         _check_model(name_of("model"), engine, is_replaying)
-        _check_draft_model(name_of, engine)
         if engine.dtype is not None and engine.dtype not in DTYPES:
             raise ConfigError(f"{name_of('dtype')} must be one of {', '.join(DTYPES)}, not {engine.dtype!r}")
         config = _config(engine, is_replaying)
-        for name, what in (("forest_file", "learned"), ("corpus", "learned"), ("draft_model", "drafted")):
+        for name in ("forest_file", "corpus"):
             if getattr(engine, name) is not None and config.draft.is_off:
-                raise ConfigError(f"nothing is {what} with --draft off: remove it or {name_of(name)}")
+                raise ConfigError(f"nothing is learned with --draft off: remove it or {name_of(name)}")
         if engine.forest_file is not None:
             check_place(engine.forest_file)
         if engine.corpus is not None:
@@ -203,34 +202,8 @@ def _config(engine: EngineSettings, is_replaying: bool) -> EngineConfig:
         price=engine.price,
         # the bundled model's products are too small to share: a second thread makes every step slower
         threads=engine.threads or (None if engine.model else 1),
-        draft_model=engine.draft_model,
-        hybrid_threshold=engine.hybrid_threshold,
         is_replaying=is_replaying,
     )
-
-
-def _check_draft_model(name_of: Callable[[str], str], engine: EngineSettings) -> None:
-    """Raise ConfigError unless the draft model, if any, is a folder with a configuration.
-
-    Raise CheckpointError if it is the served model's own heads, and there are none.
-    """
-    if engine.draft_model is None:
-        if engine.hybrid_threshold is not None:
-            threshold, model = name_of("hybrid_threshold"), name_of("draft_model")
-            raise ConfigError(
-                f"{threshold} has no effect without {model}: set {model}, or remove {threshold}"
-            )
-        return
-    if engine.draft_model == OWN_HEADS:
-        try:
-            check_has_heads(engine.model or bundled_model_dir())
-        except CheckpointError as error:
-            raise CheckpointError(f"{name_of('draft_model')} {OWN_HEADS!r}: {error}") from error
-    elif not (Path(engine.draft_model) / CONFIG_FILE).is_file():
-        raise ConfigError(
-            f"{name_of('draft_model')} {engine.draft_model!r} is no folder with a {CONFIG_FILE}: "
-            f"name that of an EAGLE-3 head, Medusa heads or a smaller model, or {OWN_HEADS!r}"
-        )
 
 
 def _check_model(name: str, engine: EngineSettings, is_replaying: bool) -> None:

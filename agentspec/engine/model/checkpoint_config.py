@@ -46,20 +46,6 @@ def load_config(path: str | Path) -> ModelConfig:
         raise CheckpointError(f"{str(file)!r}: {error}") from error
 
 
-def check_has_heads(path: str | Path) -> None:
-    """Check that the checkpoint in directory ``path`` has MTP heads, by its configuration.
-
-    Raises:
-        CheckpointError: config.json is missing or broken, or names no such heads.
-    """
-    file = Path(path) / CONFIG_FILE
-    number = read_json(file).get("num_nextn_predict_layers")
-    if type(number) is not int or number < 1:
-        raise CheckpointError(
-            f"{str(file)!r}: the model has no MTP heads, its num_nextn_predict_layers is {number!r}"
-        )
-
-
 def check_files(path: str | Path, *, needs_weights: bool = True) -> None:
     """Look at what can be seen of a checkpoint without torch: its configuration, and which files are there.
 

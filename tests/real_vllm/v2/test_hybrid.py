@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,24 +12,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
 from agentspec.config import OWN_HEADS
-from agentspec.engine.drafters.training.eagle import TrainableEagle
-from agentspec.engine.drafters.training.mtp import TrainableMtp
-from agentspec.engine.drafters.training.publish import write_eagle, write_mtp
-from agentspec.engine.model.checkpoint import load_model
 from agentspec.models import bundled_model_dir
 from benchmarks.vllm.chats import load
 from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.runner_v2 import TWO_WORKERS
 from benchmarks.vllm.speculators import NONE, Speculator, bundled_on_cpu
+from tests.support.eagle_heads import head_config, head_tensors, write_head
 
 Serving = Callable[..., AbstractContextManager[Any]]
 
 CHATS = load(8, 3)
 PRICE = 0.05  # close to 0: drafts must not depend on the machine's load
 LAYERS = (1, 2, 4)
+SHAPE = (
+    *("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size"),
+    *("max_position_embeddings", "rms_norm_eps", "rope_theta"),
+)
+MTP_LAYER = "model.mtp_layers.0."
 
 
 def answers(server: Any) -> list[list[int]]:
@@ -43,23 +48,43 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[list[int]]:
 
 def untrained_head(folder: Path) -> str:
     """Write an EAGLE-3 head that is hardly ever right."""
-    model = load_model(bundled_model_dir())
-    shape = replace(model.config, num_layers=1, layer_windows=(None,))
-    torch.manual_seed(0)
-    embeddings = model.embed(torch.arange(model.config.vocab_size)).clone()
-    head = TrainableEagle(shape, embeddings, len(LAYERS) * model.config.hidden_size)
-    write_eagle(folder, head, model.config, LAYERS)
-    return str(folder)
+    served = json.loads((bundled_model_dir() / "config.json").read_text())
+    layers = {"eagle_aux_hidden_state_layer_ids": list(LAYERS)}
+    config = head_config(
+        **{name: served[name] for name in SHAPE},
+        draft_vocab_size=served["vocab_size"],
+        target_hidden_size=served["hidden_size"],
+        torch_dtype="float16",
+        eagle_config={**layers, "use_aux_hidden_state": True},
+        **layers,  # where vLLM's runner V2 reads them
+    )
+    tensors = head_tensors(config, target_hidden=served["hidden_size"])
+    halves = {name: one.half() if one.is_floating_point() else one for name, one in tensors.items()}
+    return str(write_head(folder, config, halves))
 
 
 def with_mtp_head(folder: Path) -> Path:
-    """Write the bundled model with an MTP head that is hardly ever right."""
-    model = load_model(bundled_model_dir())
-    config = model.config
-    shape = replace(config, num_layers=1, layer_windows=(None,), has_qkv_bias=True)
-    norm = model.normed(torch.ones(1, config.hidden_size))[0]
-    embeddings = model.embed(torch.arange(config.vocab_size)).clone()
-    write_mtp(folder, TrainableMtp(shape, embeddings, model.vocabulary(), norm), bundled_model_dir())
+    """Write the bundled model with an MTP head that is hardly ever right, in the layout of MiMo."""
+    served = bundled_model_dir()
+    shutil.copytree(served, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    config = json.loads((served / "config.json").read_text())
+    layout = {"architectures": ["MiMoForCausalLM"], "model_type": "qwen2", "num_nextn_predict_layers": 1}
+    (folder / "config.json").write_text(json.dumps({**config, **layout}))
+    tensors = safetensors.torch.load_file(served / "model.safetensors")
+    hidden, last = config["hidden_size"], f"model.layers.{config['num_hidden_layers'] - 1}."
+    torch.manual_seed(0)
+    for name, like in list(tensors.items()):
+        if name.startswith(last):
+            tensors[MTP_LAYER + name.removeprefix(last)] = 0.02 * torch.randn_like(like)
+    for name in ("hidden_layernorm", "token_layernorm", "final_layernorm"):
+        tensors[f"{MTP_LAYER}{name}.weight"] = torch.ones(hidden).half()
+    tensors[f"{MTP_LAYER}input_proj.weight"] = 0.02 * torch.randn(hidden, 2 * hidden).half()
+    for name in [
+        name for name in tensors if name.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
+    ]:
+        bias = torch.zeros(len(tensors[name])).half()  # MiMo has biases; those of zeros are none
+        tensors[name.removesuffix("weight") + "bias"] = bias
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
