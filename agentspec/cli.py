@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from agentspec import __version__
@@ -15,7 +16,19 @@ from agentspec.commands.option_types import unrecognized
 from agentspec.errors import AgentSpecError
 from agentspec.removed_settings import removed_argument
 
-Fill = Callable[[argparse.ArgumentParser], None]
+COMMANDS = {  # name: module in agentspec.commands with its options, help
+    "serve": ("serve.command", "start a server"),
+    "init": ("init", "write agentspec.yaml by asking a few questions"),
+    "run": ("run.command", "run a program through a gateway, with its calls tagged"),
+    "compare": ("compare.command", "run a program with and without drafts, and compare times and outputs"),
+    "key": ("key", "make an API key"),
+    "doctor": ("doctor", "check this installation"),
+    "forest": ("forest", "see and change the trees of a running server"),
+    "corpus": ("corpus.command", "see, move, check and erase outputs that engines share"),
+    "stages": ("stages", "see and change the stages that a running server discovered"),
+    "top": ("top", "show the saving of a running server, live"),
+    "replay": ("replay", "estimate the saving on recorded calls"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,36 +65,23 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         title="commands", required=True, metavar="COMMAND", parser_class=CommandParser
     )
-    commands.add_parser("serve", help="start a server", fill=_serve)
-    commands.add_parser("init", help="write agentspec.yaml by asking a few questions", fill=_init)
-    commands.add_parser("run", help="run a program through a gateway, with its calls tagged", fill=_run)
-    commands.add_parser(
-        "compare", help="run a program with and without drafts, and compare times and outputs", fill=_compare
-    )
-    commands.add_parser("key", help="make an API key", fill=_key)
-    commands.add_parser("doctor", help="check this installation", fill=_doctor)
-    commands.add_parser("forest", help="see and change the trees of a running server", fill=_forest)
-    commands.add_parser("corpus", help="see, move, check and erase outputs that engines share", fill=_corpus)
-    commands.add_parser(
-        "stages", help="see and change the stages that a running server discovered", fill=_stages
-    )
-    commands.add_parser("top", help="show the saving of a running server, live", fill=_top)
-    commands.add_parser("replay", help="estimate the saving on recorded calls", fill=_replay)
+    for name, (module, text) in COMMANDS.items():
+        commands.add_parser(name, help=text, module=module)
     return parser
 
 
 class CommandParser(argparse.ArgumentParser):
     """The parser of one subcommand. It adds its options when the subcommand is chosen."""
 
-    def __init__(self, *, fill: Fill | None = None, **options: Any) -> None:
+    def __init__(self, *, module: str | None = None, **options: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
-        self._fill = fill
+        self._module = module
 
     def add_options(self) -> None:
         """Import the subcommand's module and add its options, on the first call."""
-        if self._fill is not None:
-            fill, self._fill = self._fill, None
-            fill(self)
+        if self._module is not None:
+            module, self._module = self._module, None
+            import_module(f"agentspec.commands.{module}").add_options(self)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the options, then parse. ``flags`` holds the option strings of this parser.
@@ -100,69 +100,3 @@ class CommandParser(argparse.ArgumentParser):
         for argument in arguments:
             if sentence := removed_argument(self.prog, argument):
                 self.error(sentence)
-
-
-def _serve(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.serve.command import add_options
-
-    add_options(parser)
-
-
-def _init(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.init import add_options
-
-    add_options(parser)
-
-
-def _run(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.run.command import add_options
-
-    add_options(parser)
-
-
-def _compare(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.compare.command import add_options
-
-    add_options(parser)
-
-
-def _key(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.key import add_options
-
-    add_options(parser)
-
-
-def _doctor(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.doctor import add_options
-
-    add_options(parser)
-
-
-def _forest(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.forest import add_options
-
-    add_options(parser)
-
-
-def _corpus(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.corpus.command import add_options
-
-    add_options(parser)
-
-
-def _stages(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.stages import add_options
-
-    add_options(parser)
-
-
-def _top(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.top import add_options
-
-    add_options(parser)
-
-
-def _replay(parser: argparse.ArgumentParser) -> None:
-    from agentspec.commands.replay import add_options
-
-    add_options(parser)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agentspec.commands import option_types
 from agentspec.commands.gateway_call import KEY_VARIABLE, Gateway
-from agentspec.doctor import cpu_features, installation, machine, packages
+from agentspec.doctor import installation, machine, packages
 from agentspec.doctor.finding import Finding, Level
 from agentspec.engine.machine_memory import available_memory
 from agentspec.vllm_plugin.versions import installed_version, is_for_cpus
@@ -51,14 +51,14 @@ def run_doctor(args: argparse.Namespace) -> int:
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
     if args.url:
-        from agentspec.doctor.gateway import check_gateway
+        from agentspec.doctor.servers import check_gateway
 
         yield from check_gateway(Gateway(args.url, args.key))
         return
     yield packages.check_python()
     yield installation.check_installation()
     yield packages.check_core()
-    yield cpu_features.check_cpu_features()
+    yield packages.check_cpu_features()
     if args.engine_url:
         yield from _there(args.engine_url, args.control_token)
     else:
@@ -68,7 +68,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _there(url: str, control_token: str | None) -> Iterator[Finding]:
-    from agentspec.doctor.engine import check_engine
+    from agentspec.doctor.servers import check_engine
     from agentspec.gateway import UpstreamSettings
 
     settings = UpstreamSettings.at(
@@ -86,7 +86,6 @@ def _here(model: str | None) -> Iterator[Finding]:
     if version is not None:
         yield packages.check_torch()
         yield packages.check_companions()
-        yield packages.check_command()
         yield packages.check_plugin()
         yield from _platform()
         if found.level is not Level.PROBLEM:
@@ -95,10 +94,7 @@ def _here(model: str | None) -> Iterator[Finding]:
     if version is None or not model:
         yield packages.check_embedded_engine()  # the engine that would start
     if model:
-        found = machine.check_checkpoint(model) if version is None else machine.check_model(model)
-        yield found
-        if version is None and found.level is not Level.PROBLEM:
-            yield machine.check_room(model, available_memory())
+        yield machine.check_checkpoint(model) if version is None else machine.check_model(model)
     yield machine.check_memory(available_memory())
 
 

@@ -31,61 +31,50 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``agentspec forest``."""
     parser.description = "See and change what a running server has learned."
     parser.epilog = EXAMPLES
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    for name, (text, run) in {
-        "stats": ("figures by stage", run_stats),
-        "evict": ("forget what a stage has learned", run_evict),
-        "save": ("write all trees to a file", run_save),
-        "load": ("add the trees of a file", run_load),
-        "warm": ("learn outputs of a JSONL file", run_warm),
-    }.items():
-        action = actions.add_parser(name, help=text)
-        action.set_defaults(run=run)
-        gateway_call.add_options(action)
-        if name == "evict":
-            action.add_argument("stage", metavar="STAGE", help="its path, like my_agent/plan")
-        if name == "warm":
-            action.add_argument("file", type=Path, metavar="FILE", help="JSONL: stage and response per line")
-        if name in ("save", "load"):
-            action.add_argument("--path", metavar="FILE", help="(default: the server's --forest-file)")
-        if name == "stats":
-            action.add_argument("--json", action="store_true", help="as the server sends them")
+    actions = gateway_call.add_actions(
+        parser,
+        {
+            "stats": ("figures by stage", run_stats),
+            "evict": ("forget what a stage has learned", run_evict),
+            "save": ("write all trees to a file", run_file),
+            "load": ("add the trees of a file", run_file),
+            "warm": ("learn outputs of a JSONL file", run_warm),
+        },
+    )
+    actions["evict"].add_argument("stage", metavar="STAGE", help="its path, like my_agent/plan")
+    actions["warm"].add_argument("file", type=Path, metavar="FILE", help="JSONL: stage and response per line")
+    for name in ("save", "load"):
+        actions[name].add_argument("--path", metavar="FILE", help="(default: the server's --forest-file)")
+    actions["stats"].add_argument("--json", action="store_true", help="as the server sends them")
 
 
-def run_stats(args: argparse.Namespace) -> int:
+def run_stats(args: argparse.Namespace) -> None:
     """Run ``agentspec forest stats``."""
     answer = Gateway.of(args).stages()
     if args.json:
         print(json.dumps(answer, indent=2))
-        return 0
+        return
     print(_table(answer["stages"]))
     if answer.get("age_s", 0.0) >= OLD_S:
         print(f"\nThese figures are {answer['age_s']:.0f} s old: the engine sends no newer ones at present.")
-    return 0
 
 
-def run_evict(args: argparse.Namespace) -> int:
+def run_evict(args: argparse.Namespace) -> None:
     """Run ``agentspec forest evict``."""
     answer = Gateway.of(args).call("DELETE", f"stages/{encode_stage(args.stage)}")
     print(f"forgot {args.stage}: {answer['freed_bytes']} bytes")
-    return 0
 
 
-def run_save(args: argparse.Namespace) -> int:
-    """Run ``agentspec forest save``."""
-    answer = Gateway.of(args).call("POST", "save", json={} if args.path is None else {"path": args.path})
-    print(f"saved {answer['num_outputs']} outputs to {answer['path']}: {answer['num_bytes']} bytes")
-    return 0
+def run_file(args: argparse.Namespace) -> None:
+    """Run ``agentspec forest save`` and ``load``."""
+    answer = Gateway.of(args).call("POST", args.action, json={"path": args.path} if args.path else {})
+    if args.action == "save":
+        print(f"saved {answer['num_outputs']} outputs to {answer['path']}: {answer['num_bytes']} bytes")
+    else:
+        print(f"loaded {answer['num_outputs']} outputs from {answer['path']}")
 
 
-def run_load(args: argparse.Namespace) -> int:
-    """Run ``agentspec forest load``."""
-    answer = Gateway.of(args).call("POST", "load", json={} if args.path is None else {"path": args.path})
-    print(f"loaded {answer['num_outputs']} outputs from {answer['path']}")
-    return 0
-
-
-def run_warm(args: argparse.Namespace) -> int:
+def run_warm(args: argparse.Namespace) -> None:
     """Run ``agentspec forest warm``."""
     try:
         lines = args.file.read_bytes()
@@ -93,7 +82,6 @@ def run_warm(args: argparse.Namespace) -> int:
         raise ConfigError(f"can't read {str(args.file)!r}: {error.strerror}") from None
     answer = Gateway.of(args).call("POST", "warm", content=lines)
     print(f"learned {answer['num_outputs']} outputs: {answer['num_tokens']} tokens")
-    return 0
 
 
 def _table(stages: list[dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,24 @@ def add_options(action: argparse.ArgumentParser) -> None:
     url = os.environ.get(URL_VARIABLE) or DEFAULT_URL
     action.add_argument("--url", default=url, help=f"the gateway's; also ${URL_VARIABLE} (%(default)s)")
     action.add_argument("--key", default=os.environ.get(KEY_VARIABLE), help=f"API key; also ${KEY_VARIABLE}")
+
+
+def add_actions(
+    parser: argparse.ArgumentParser, actions: Mapping[str, tuple[str, Callable[[argparse.Namespace], None]]]
+) -> dict[str, argparse.ArgumentParser]:
+    """Add subcommands that call a gateway, each with its help and function. Return their parsers."""
+    parsers = {}
+    subparsers = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    for name, (text, act) in actions.items():
+        parsers[name] = subparsers.add_parser(name, help=text)
+        parsers[name].set_defaults(run=_run_action, act=act, action=name)
+        add_options(parsers[name])
+    return parsers
+
+
+def _run_action(args: argparse.Namespace) -> int:
+    args.act(args)
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

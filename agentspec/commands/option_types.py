@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 
-from agentspec.corpus.reach import parse_reaches
-from agentspec.errors import ConfigError
-
 MAX_PORT = 65535
-DEVICES = re.compile(r"(cpu|cuda|mps|xpu)(:[0-9]+)?")
 
 
 def count(text: str) -> int:
@@ -22,45 +17,11 @@ def count(text: str) -> int:
     return int(text)
 
 
-def between(least: int, most: int) -> Callable[[str], int]:
-    """Return the type of a whole number from ``least`` to ``most``."""
-
-    def read(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
-            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
-        return int(text)
-
-    return read
-
-
-def device(text: str) -> str:
-    """Parse a torch device: name and number."""
-    if not DEVICES.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"a device is cpu, cuda or cuda:N, not {text!r}")
-    return text
-
-
 def port(text: str) -> int:
     """Parse a TCP port; 0 = any free one."""
     if not (text.isascii() and text.isdigit() and int(text) <= MAX_PORT):
         raise argparse.ArgumentTypeError(f"a port is a number from 0 to {MAX_PORT}, not {text!r}")
     return int(text)
-
-
-def price(text: str) -> float:
-    """Parse the cost of a draft token, in accepted tokens."""
-    value = number(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"a price is a number between 0 and 1, not {text!r}")
-    return value
-
-
-def reaches(text: str) -> dict[str, str]:
-    """Parse stages with how far their outputs travel, as ``a=none,b/c=host``."""
-    try:
-        return parse_reaches(text)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def seconds(text: str) -> float:

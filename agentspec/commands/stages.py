@@ -31,78 +31,67 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``agentspec stages``."""
     parser.description = "See and change what stages a running server discovered."
     parser.epilog = EXAMPLES
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    for name, (text, run) in {
-        "list": ("clusters of prompts, and the stage of each", run_list),
-        "name": ("send a cluster's requests to a stage of this name", run_name),
-        "pin": ("keep a cluster however seldom it is used", run_pin),
-        "unpin": ("let a cluster make room", run_pin),
-        "merge": ("put a cluster into another", run_merge),
-        "split": ("take a cluster apart", run_split),
-    }.items():
-        action = actions.add_parser(name, help=text)
-        action.set_defaults(run=run, action=name)
-        gateway_call.add_options(action)
-        if name != "list":
-            action.add_argument("cluster", metavar="ID", help="as `list` shows it")
-        if name == "name":
-            action.add_argument("stage", nargs="?", metavar="STAGE", help="its path (default: its own again)")
-        if name == "merge":
-            action.add_argument("--into", required=True, metavar="ID", help="the cluster that stays")
-        if name == "split":
-            action.add_argument(
-                "fingerprints",
-                nargs="*",
-                metavar="FINGERPRINT",
-                help="keep them together (default: each becomes a cluster)",
-            )
-        if name == "list":
-            action.add_argument("--text", action="store_true", help="and what the prompts say")
-            action.add_argument("--json", action="store_true", help="as the server sends them")
+    actions = gateway_call.add_actions(
+        parser,
+        {
+            "list": ("clusters of prompts, and the stage of each", run_list),
+            "name": ("send a cluster's requests to a stage of this name", run_name),
+            "pin": ("keep a cluster however seldom it is used", run_pin),
+            "unpin": ("let a cluster make room", run_pin),
+            "merge": ("put a cluster into another", run_merge),
+            "split": ("take a cluster apart", run_split),
+        },
+    )
+    for name in actions.keys() - {"list"}:
+        actions[name].add_argument("cluster", metavar="ID", help="as `list` shows it")
+    actions["name"].add_argument(
+        "stage", nargs="?", metavar="STAGE", help="its path (default: its own again)"
+    )
+    actions["merge"].add_argument("--into", required=True, metavar="ID", help="the cluster that stays")
+    actions["split"].add_argument(
+        "fingerprints", nargs="*", metavar="FINGERPRINT", help="keep them together (default: each alone)"
+    )
+    actions["list"].add_argument("--text", action="store_true", help="and what the prompts say")
+    actions["list"].add_argument("--json", action="store_true", help="as the server sends them")
 
 
-def run_list(args: argparse.Namespace) -> int:
+def run_list(args: argparse.Namespace) -> None:
     """Run ``agentspec stages list``."""
     answer = Gateway.of(args).call("GET", "clusters")
     if args.json:
         print(json.dumps(answer, indent=2))
-        return 0
+        return
     lines = table(COLUMNS, [*map(_row, answer["clusters"])]).splitlines()
     print(lines[0])
     for line, cluster in zip(lines[1:], answer["clusters"], strict=True):
         print(line)
         if args.text and cluster["text"]:
             print(f"    {cluster['text']}")
-    return 0
 
 
-def run_name(args: argparse.Namespace) -> int:
+def run_name(args: argparse.Namespace) -> None:
     """Run ``agentspec stages name``."""
     answer = Gateway.of(args).call("PATCH", _path(args.cluster), json={"name": args.stage})
     print(f"requests of {answer['id']} are sent to {answer['stage']}")
-    return 0
 
 
-def run_pin(args: argparse.Namespace) -> int:
+def run_pin(args: argparse.Namespace) -> None:
     """Run ``agentspec stages pin`` and ``unpin``."""
     answer = Gateway.of(args).call("PATCH", _path(args.cluster), json={"pinned": args.action == "pin"})
     print(f"{args.action}ned {answer['stage']}")
-    return 0
 
 
-def run_merge(args: argparse.Namespace) -> int:
+def run_merge(args: argparse.Namespace) -> None:
     """Run ``agentspec stages merge``."""
     answer = Gateway.of(args).call("POST", f"{_path(args.cluster)}/merge", json={"into": args.into})
     print(f"requests of {args.cluster} are sent to {answer['stage']}")
-    return 0
 
 
-def run_split(args: argparse.Namespace) -> int:
+def run_split(args: argparse.Namespace) -> None:
     """Run ``agentspec stages split``."""
     asked = {"fingerprints": args.fingerprints} if args.fingerprints else {}
     for cluster in Gateway.of(args).call("POST", f"{_path(args.cluster)}/split", json=asked)["clusters"]:
         print(f"{cluster['id']}  {cluster['stage']}")
-    return 0
 
 
 def _path(cluster: str) -> str:

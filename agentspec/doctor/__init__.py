@@ -4,7 +4,5 @@ finding       result of one check
 installation  other packages that have the same names
 packages      Python, the native core, vLLM and the packages that it must match
 machine       processor or GPU, memory, limits, ports, environment variables
-cpu_features  instruction sets that the native core was compiled for
-engine        a running server behind the gateway
-gateway       a running gateway, end to end
+servers       a running gateway, end to end, and a running server behind one
 """

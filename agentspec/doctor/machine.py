@@ -145,24 +145,6 @@ def check_checkpoint(model: str) -> Finding:
     return ok("model", model)
 
 
-def check_room(model: str, available_bytes: int) -> Finding:
-    """Check that the embedded engine has memory beside a checkpoint's weights: on a CPU, all in float32."""
-    config = checkpoint_config.load_config(model)
-    size = 2 if config.stored_dtype in ("bfloat16", "float16") else 4
-    weights = sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) * 4 // size
-    token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * 4
-    num_tokens = max(0, available_bytes - weights) // 2 // token_bytes
-    context = config.max_position_embeddings
-    said = f"about {num_tokens} tokens beside the weights ({weights / GIB:.1f} GiB)"
-    if num_tokens >= context:
-        return ok("KV cache", f"room for {said}, all requests together")
-    return warning(
-        "KV cache",
-        f"room for {said}, and the model's context has {context}: longer requests are refused. Free some "
-        "memory, or give --kv-cache-mb",
-    )
-
-
 def check_model(model: str) -> Finding:
     """Check that ``--model`` names a checkpoint for vLLM, without a download."""
     path = Path(model)

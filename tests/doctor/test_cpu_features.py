@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from agentspec._native import CPU_FEATURES
-from agentspec.doctor.cpu_features import beyond_baseline, check_cpu_features
 from agentspec.doctor.finding import Level
+from agentspec.doctor.packages import beyond_baseline, check_cpu_features
 
 CPUINFO = Path("/proc/cpuinfo")
 NAMES_IN_CPUINFO = {"sse3": "pni", "neon": "asimd", "lse": "atomics", "dotprod": "asimddp"}
@@ -39,15 +39,17 @@ def test_what_not_every_processor_has(machine: str, system: str, surplus: list[s
     assert beyond_baseline(("sse2", "neon", "lse"), machine, system) == surplus
 
 
-def test_a_portable_build_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("features", "level", "said"),
+    [
+        (("sse2",), Level.OK, "sse2, compiled in and used"),
+        (("sse2", "avx2"), Level.WARNING, "Not every x86_64 processor has avx2"),
+    ],
+)
+def test_a_build_for_one_machine_is_a_warning(
+    features: tuple[str, ...], level: Level, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    found = check_cpu_features(("sse2",))
-    assert found.level is Level.OK
-    assert found.text.startswith("sse2, compiled in and used")
-
-
-def test_a_build_for_one_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    found = check_cpu_features(("sse2", "avx2"))
-    assert found.level is Level.WARNING
-    assert "Not every x86_64 processor has avx2" in found.text
+    found = check_cpu_features(features)
+    assert found.level is level
+    assert said in found.text

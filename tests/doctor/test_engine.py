@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agentspec import __version__
-from agentspec.doctor.engine import check_engine
 from agentspec.doctor.finding import Finding, Level
+from agentspec.doctor.servers import check_engine
 from agentspec.errors import ConfigError
 from agentspec.gateway import UpstreamSettings
 

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from agentspec.cli import main
 from agentspec.commands.gateway_call import Gateway
 from agentspec.doctor.finding import Level
-from agentspec.doctor.gateway import MAX_TOKENS, STAGE, check_gateway
+from agentspec.doctor.servers import MAX_TOKENS, STAGE, check_gateway
 from agentspec.gateway import ApiKeys
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
 from agentspec.stats import SpeculationStats

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,13 +19,14 @@ from agentspec.commands import gateway_call
 from agentspec.commands.gateway_call import Gateway
 from agentspec.commands.run.environment import Run, run_environment, session_for
 from agentspec.commands.run.figures import gained, shown, summed
-from agentspec.commands.run.own_gateway import own_gateway
 from agentspec.commands.run.program import end_as, run_program
 from agentspec.commands.run.report import missing_calls, origin_of, run_report
 from agentspec.errors import AgentSpecError, ConfigError, EngineError
 from agentspec.stages import StageKey
 
 NOT_FOUND, NOT_RUNNABLE = 127, 126  # as in shells
+STOP_TIMEOUT_S = 20
+READY = "serving "
 REQUEST_TIME = "request time is a sum over all requests, parallel ones count each: it is no wall time"
 DESCRIPTION = """\
 Run a program and send its model calls to a gateway, each with its stage. At its end, print the saving.
@@ -103,6 +106,46 @@ def chosen_gateway(args: argparse.Namespace) -> Iterator[tuple[Gateway, bool]]:
         raise ConfigError(f"--serve-options {args.serve_options!r}: {error}") from None
     with own_gateway(options) as url:
         yield Gateway(url, args.key), True
+
+
+@contextmanager
+def own_gateway(options: Sequence[str]) -> Iterator[str]:
+    """Yield its root URL. Its messages appear on our standard error. EngineError if it does not start."""
+    watchdog_end, our_end = os.pipe()
+    try:
+        process = subprocess.Popen(
+            _serve_argv(options),
+            stdin=watchdog_end,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(our_end)
+        raise
+    finally:
+        os.close(watchdog_end)
+    with process:
+        try:
+            yield _root(process)
+        finally:
+            os.close(our_end)
+
+
+def _serve_argv(options: Sequence[str]) -> list[str]:
+    """Return the parent watchdog's command line. The terminal's signals do not reach its session."""
+    from agentspec.gateway.engine_process.child_process import WATCHDOG
+
+    serve = (sys.executable, "-m", "agentspec", "serve", "--port", "0", "--log-level", "warning", *options)
+    return [sys.executable, "-I", str(WATCHDOG), str(STOP_TIMEOUT_S), *serve]
+
+
+def _root(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line.startswith(READY):
+        raise EngineError("the gateway that --serve asked for did not start; it said why above")
+    return line.split()[-1].removesuffix("/v1")
 
 
 def _run(

@@ -25,9 +25,7 @@ HAS_ENDED = b"ended\n"
 RUN_VARIABLE = "AGENTSPEC_RUN"  # in the environment of the program and of its descendants
 STOP_TIMEOUT_S = 5.0
 GIVE_UP_S = 15.0
-HOLD_TIMEOUT_S = 1.0
 POLL_S = 0.05
-HOLD_POLL_S = 0.001
 PROC = Path("/proc")
 
 
@@ -37,7 +35,6 @@ class Process(NamedTuple):
     pid: int
     parent: int
     started: str
-    is_stopped: bool = False
     session: int | None = None
 
 
@@ -65,25 +62,17 @@ class ProgramTree:
 
     def end(self) -> None:
         """End all of its processes. Return when none is left, or when they can't be ended."""
-        began_s = time.monotonic()
-        self._ask()
+        began_s, asked = time.monotonic(), set[int]()
         while alive := self.find():
             waited_s = time.monotonic() - began_s
             if waited_s > GIVE_UP_S:
                 return
+            _send(alive - asked, signal.SIGTERM)
+            _send(alive - asked, signal.SIGCONT)  # a stopped process would not end
+            asked |= alive
             if waited_s > STOP_TIMEOUT_S:
                 _send(alive, signal.SIGKILL)
             time.sleep(POLL_S)
-
-    def _ask(self) -> None:
-        """Stop all processes before SIGTERM: otherwise one could start another and end unnoticed."""
-        held = set[int]()
-        while new := self.find() - held:
-            _send(new, signal.SIGSTOP)
-            _wait_until_stopped(new)
-            held |= new
-        _send(held, signal.SIGTERM)
-        _send(held, signal.SIGCONT)
 
     def find(self) -> set[int]:
         """Return the ids of the running processes, including found ones with a parent that has ended."""
@@ -113,19 +102,6 @@ class ProgramTree:
             return False
 
 
-def _wait_until_stopped(pids: set[int]) -> None:
-    """Wait until the processes have stopped: one that is starting another finishes that first.
-
-    A process that waits for a stopped child of its own (``vfork``) does not stop. So the wait is limited.
-    """
-    until_s = time.monotonic() + HOLD_TIMEOUT_S
-    while time.monotonic() < until_s:
-        table = processes()
-        if all(table[pid].is_stopped for pid in pids & table.keys()):
-            return
-        time.sleep(HOLD_POLL_S)
-
-
 def processes() -> dict[int, Process]:
     """Return the process table by id, without ended processes."""
     if (PROC / "self" / "stat").exists():
@@ -145,12 +121,12 @@ def _read_stat(path: Path) -> Process | None:
     state, parent, _, session, *rest = fields.split()
     if state in "ZX":
         return None
-    return Process(int(path.name), int(parent), rest[15], state in "tT", int(session))
+    return Process(int(path.name), int(parent), rest[15], int(session))
 
 
 def _read_row(line: str) -> Process | None:
     pid, parent, state, started = line.split(maxsplit=3)
-    return None if state.startswith("Z") else Process(int(pid), int(parent), started, state.startswith("T"))
+    return None if state.startswith("Z") else Process(int(pid), int(parent), started)
 
 
 def _send(pids: set[int], number: int) -> None:

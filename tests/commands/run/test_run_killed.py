@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agentspec.commands.run import watchdog
-from agentspec.commands.run.watchdog import Process, ProgramTree, processes
+from agentspec.commands.run.watchdog import processes
 from tests.commands.support.running import TIMEOUT_S, command
 from tests.gateway.support.scripted import ScriptedEngine
 
@@ -119,29 +119,6 @@ def test_the_watchdog_may_die(url: str, engine: ScriptedEngine) -> None:
         os.kill(watchdog, signal.SIGKILL)
         process.communicate("", TIMEOUT_S)
         assert process.returncode == 3
-
-
-def test_a_process_that_starts_another_while_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other appears only once the first has stopped, and in a session of its own."""
-    program, child = Process(70_001, 1, "1", session=1), Process(70_002, 70_001, "2", session=70_002)
-    stopped = program._replace(is_stopped=True)
-    alone, later = {program.pid: program}, {program.pid: stopped, child.pid: child}
-    tables = iter([alone, alone, alone, alone, {program.pid: stopped}, later])
-    sent: list[tuple[int, int]] = []
-
-    def current() -> dict[int, Process]:
-        if (child.pid, signal.SIGTERM) in sent:
-            return {}
-        return next(tables, {program.pid: stopped, child.pid: child._replace(is_stopped=True)})
-
-    monkeypatch.setattr(watchdog, "processes", current)
-    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
-    ProgramTree("run", 1, program.pid).end()
-    assert [number for pid, number in sent if pid == child.pid] == [
-        signal.SIGSTOP,
-        signal.SIGTERM,
-        signal.SIGCONT,
-    ]
 
 
 def test_the_table_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
