@@ -32,7 +32,6 @@ from agentspec.gateway.handler import CallHandler
 from agentspec.gateway.http.cancellation import ClientGoneError, GracefulShutdown
 from agentspec.gateway.http.context import context_of
 from agentspec.gateway.http.cors import CorsMiddleware
-from agentspec.gateway.sharing.limits import sharing_metrics
 from agentspec.gateway.stages.read_tags import UrlTagsMiddleware
 from agentspec.gateway.telemetry.middleware import CLIENT_GONE, TelemetryMiddleware
 from agentspec.gateway.upstreams.metrics import stage_metrics
@@ -142,7 +141,7 @@ def _routes(
                 stage_metrics(await upstream.stats(), runtime.limits.num_stage_labels),
                 await upstream.metrics(),
                 registry.collect(),
-                sharing_metrics(sharing) if sharing else (),
+                sharing.metrics() if sharing else (),
             )
         )
         encode, content_type = choose_encoder(request.headers.get("accept", ""))

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from agentspec.corpus.store import without_password
 from agentspec.errors import AgentSpecError, ConfigError
 from agentspec.extras import needed
-from agentspec.gateway.sharing.limits import Granted, Wanted
 
 with needed("corpus"):
     import redis
@@ -73,6 +73,41 @@ return {redis.call('ZCARD', KEYS[1]), redis.call('GET', KEYS[2]) or ''}
 """
 
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A gateway's request for a part of a key's limits.
+
+    Attributes:
+        limit: name of the limit, the same in all gateways.
+        holder: who wants it, unique in its gateway.
+        num_slots: requests at a time, those it has included.
+        num_requests: to start; negative ones are given back.
+        requests_per_minute, max_concurrent: None = no limit.
+    """
+
+    limit: str
+    holder: str
+    num_slots: int
+    num_requests: int
+    requests_per_minute: int | None
+    max_concurrent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The store's answer.
+
+    Attributes:
+        num_slots: requests at a time, until the next heartbeat.
+        num_requests: to start; negative if they were given back.
+        wait_s: until there is another one to start.
+    """
+
+    num_slots: int
+    num_requests: int
+    wait_s: float
 
 
 class SharingError(AgentSpecError):

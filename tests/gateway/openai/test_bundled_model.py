@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import openai
 import pytest
 import torch
@@ -85,19 +84,6 @@ def test_tokens_there_and_back(root: str) -> None:
     assert without["tokens"] == tokenized["tokens"][:-1]
 
 
-def test_as_many_tokens_as_a_generation_reads(root: str) -> None:
-    asked = {"model": BUNDLED_MODEL, "input": MESSAGES, "max_output_tokens": 1}
-    used = post(root, asked, "/v1/responses").json()["usage"]["input_tokens"]
-    assert post(root, {"messages": MESSAGES}, "/tokenize").json()["count"] == used
-
-
-@pytest.mark.parametrize("tokens", [[5, 2**31 - 1], [2**40]])
-def test_what_is_no_token_has_no_text(root: str, tokens: list[int]) -> None:
-    answer = post(root, {"tokens": tokens}, "/detokenize")
-    assert answer.status_code == httpx.codes.BAD_REQUEST
-    assert answer.json()["error"]["param"] == "tokens"
-
-
 EMOJI = "\N{SLIGHTLY SMILING FACE} caf\u00e9 \N{FAMILY}!"
 
 
@@ -133,14 +119,3 @@ def test_the_bytes_of_tokens_that_are_parts_of_characters(root: str, stream: boo
             if "\ufffd" not in token and token in text
         )
         assert read[-1][1] <= len(text)
-
-
-@pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize("stream", [False, True])
-def test_tools_that_the_model_would_not_see_are_refused(root: str, choice: str, stream: bool) -> None:
-    tools = [{"type": "function", "function": {"name": "look"}}]
-    asked = {"model": BUNDLED_MODEL, "messages": MESSAGES, "tools": tools, "max_tokens": 2, "stream": stream}
-    error = post(root, {**asked, "tool_choice": choice}).json()["error"]
-    assert error["param"] == "tools"
-    assert "its chat template 'default' has no 'tools'" in error["message"]
-    assert post(root, {**asked, "tool_choice": "none"}).status_code == httpx.codes.OK

@@ -142,11 +142,6 @@ def test_codex(headers: dict[str, str], expected: str) -> None:
     assert stage({**CODEX, **headers}, codex_body()) == expected
 
 
-def test_older_codex_names_its_session_otherwise() -> None:
-    headers = {"session_id": SESSION, "x-openai-subagent": "review", **turn()}
-    assert stage(headers, codex_body()) == "codex/review"
-
-
 def test_what_is_said_on_purpose_goes_before() -> None:
     headers = {**CLAUDE, "x-agentspec-stage": "mine", "x-agentspec-session": "s"}
     found = tags(headers, claude_body(HELPS, tools=TOOLS))

@@ -78,12 +78,6 @@ def test_an_operator_sees_the_traces_of_all_tenants(engine: TracingEngine) -> No
         assert is_unknown(trace(root, f"{request_id}?tenant=bolt", "ka"))
 
 
-@pytest.mark.parametrize("request_id", ["%00", "a b", "%C3%A9", "x" * 129, "%ff"])
-def test_what_is_no_id_is_not_asked_for(root: str, engine: TracingEngine, request_id: str) -> None:
-    assert is_unknown(trace(root, request_id))
-    assert engine.asked == []
-
-
 def test_the_embedded_engine_has_told_already() -> None:
     with serving_engine(ScriptedEngine()) as root:
         answer = post(root, chat_body(), x_agentspec_trace="1")

@@ -29,25 +29,6 @@ def test_a_stage_stays_with_one_rank_and_the_ranks_share_the_stages() -> None:
     assert max(shares.values()) < 2 * 400 / NUM_RANKS
 
 
-def test_a_busy_stage_spills_to_other_ranks() -> None:
-    ranks, chosen = DataParallelRanks(4), Counter[str | None]()
-    with ExitStack() as running:
-        for number in range(1, 41):
-            chosen[running.enter_context(ranks.entered("busy", None, SPILL))] += 1
-            assert max(chosen.values()) <= SPILL * number / 4 + 1
-    assert len(chosen) == 4
-    assert home(ranks, "busy") == chosen.most_common()[0][0]  # no request is left: the first choice again
-
-
-def test_a_failed_request_is_no_load() -> None:
-    ranks = DataParallelRanks(2)
-    first = home(ranks, "a")
-    for _ in range(10):
-        with pytest.raises(ValueError, match="broken"), ranks.entered("a", None, SPILL):
-            raise ValueError("broken")
-    assert home(ranks, "a") == first
-
-
 def test_a_rank_that_the_client_names_is_left_as_it_is_and_counted() -> None:
     ranks = DataParallelRanks(2)
     first = home(ranks, "a")

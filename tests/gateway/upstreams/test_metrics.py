@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 from agentspec.corpus.corpus import CorpusFigures
 from agentspec.corpus.learner import LearnerFigures
 from agentspec.corpus.publisher import PublisherFigures
@@ -15,7 +13,6 @@ from tests.gateway.support.answering import IMPATIENT, answering
 from tests.gateway.support.live import (
     TIMEOUT_S,
     chat_body,
-    client_of,
     post,
     serving,
     serving_engine,
@@ -72,25 +69,6 @@ def test_an_engine_that_is_gone_is_down(free_port: int) -> None:
         samples = scrape(root)
     assert of_upstream(samples, "failures_total", url) == 1
     assert of_upstream(samples, "first_byte_seconds_count", url) == 0
-
-
-def test_who_runs_and_who_waits() -> None:
-    engine = ScriptedEngine(is_endless=True)
-    with (
-        serving_engine(engine) as url,
-        serving_proxy(url, settings={"name": "a", "max_concurrent": 1}) as root,
-        client_of(root) as client,
-        ThreadPoolExecutor() as pool,
-    ):
-        with client.chat.completions.create(**chat_body(stream=True)) as stream:
-            next(iter(stream))
-            waiting = pool.submit(post, root, chat_body())
-            while scrape(root)["agentspec_gateway_waiting", ()] == 0:
-                pass
-            assert of_upstream(scrape(root), "running", "a") == 1
-            engine.is_endless = False
-        assert waiting.result(TIMEOUT_S).status_code == 200
-        assert scrape(root)["agentspec_gateway_waiting", ()] == 0
 
 
 async def test_figures_go_on_when_the_settings_of_an_engine_change() -> None:
