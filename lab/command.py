@@ -7,36 +7,26 @@ from collections.abc import Sequence
 
 from agentspec.cli import run_command
 from benchmarks.harness.options import command_line
-from lab.churn import options as churn
 from lab.compare import options as compare
-from lab.engine import options as engine
-from lab.load import options as load
 from lab.methods import options as methods
 from lab.open_text import options as open_text
 from lab.paper import options as paper
 from lab.persistence import options as persistence
 from lab.price import options as price
 from lab.prior import options as prior
-from lab.saving import options as saving
 from lab.scale import options as scale
 from lab.stages import options as stages
-from lab.tagging import options as tagging
 
 EXPERIMENTS = (
     paper,
     compare,
-    engine,
     methods,
     open_text,
     prior,
     price,
     stages,
     scale,
-    churn,
     persistence,
-    load,
-    saving,
-    tagging,
 )
 
 

@@ -11,8 +11,7 @@ import torch
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.reporting.report import Announce
-from lab.load.lane import MAX_MODEL_LEN, Lane, StepClock
-from lab.load.measure import take_turns
+from lab.lane import MAX_MODEL_LEN, Lane, StepClock, take_turns
 from lab.methods.budgets import HYBRID, HYBRID_OF_DRAFT_MODEL, against_parts, at_prices
 from lab.methods.methods import METHODS, OFF, Method, Target
 from lab.methods.sizes import Sizes

@@ -17,18 +17,16 @@ from agentspec.proposer import NoDrafts, Proposer
 from agentspec.replay.jobs import name_of
 from agentspec.reporting.report import Announce
 from benchmarks.harness.traces import files
-from lab.engine.calls import EngineCall, Work, load, stage_key
-from lab.engine.lane import forced_request
-from lab.engine.methods import DRAFTS, OURS
-from lab.engine.shapes import Chosen, Measured
-from lab.engine.shapes import load as load_shape
-from lab.load.lane import Lane
-from lab.load.measure import take_turns
+from lab.lane import Lane, take_turns
+from lab.price.shapes import Chosen, Measured
+from lab.price.shapes import load as load_shape
 from lab.price.sizes import Sizes
+from lab.price.work import EngineCall, Work, forced_request, load, stage_key
 
 Figures = dict[str, Any]
 
 OFF, LEARNED = "off", "learned"
+DRAFTS = DraftConfig(mode="tree", max_tokens=16, rule="learned", min_prob=0.0)  # as `agentspec serve`
 FIXED_PRICES = (0.1, 0.25, 0.5)
 PRICES: Mapping[str, float | None] = {
     OFF: 0.0,
@@ -93,17 +91,16 @@ def serve(
     """
     requests = [[forced_request(f"call {i}", call)] for i, call in enumerate(calls)]
     names = random.Random(number).sample([*PRICES], len(PRICES))
-    most_drafted = DRAFTS[OURS].max_tokens
     lanes = {
         name: Lane(
             model.model,
             model.tokenizer,
             requests,
-            DraftConfig(mode="off") if name == OFF else DRAFTS[OURS],
+            DraftConfig(mode="off") if name == OFF else DRAFTS,
             PRICES[name],
             num_clients,
             _proposer(name, work),
-            max_len=sizes.prompt_tokens + sizes.output_tokens + most_drafted + 2,
+            max_len=sizes.prompt_tokens + sizes.output_tokens + DRAFTS.max_tokens + 2,
         )
         for name in names
     }

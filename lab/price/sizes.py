@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lab.engine.sizes import Sizes as WorkSizes
+from lab.price.work import WorkSizes
 
 CALLS_PER_CLIENT = 4  # with fewer, few steps of a run have no prompts and no idle clients
 

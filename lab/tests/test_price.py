@@ -12,8 +12,6 @@ import pytest
 import torch
 
 from agentspec.errors import ConfigError
-from lab.engine.calls import EngineCall, Work
-from lab.engine.shapes import Chosen, load
 from lab.price.measure import (
     FIXED_PRICES,
     LEARNED,
@@ -26,7 +24,9 @@ from lab.price.measure import (
     serve,
 )
 from lab.price.run import CARD
+from lab.price.shapes import Chosen, load
 from lab.price.sizes import FULL, QUICK, Sizes
+from lab.price.work import EngineCall, Work
 
 SIZES = Sizes(num_clients=(1, 2), prompt_tokens=8, output_tokens=24)
 

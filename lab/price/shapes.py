@@ -20,9 +20,9 @@ from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.models import bundled_model_dir
 from agentspec.replay.calls import TEKKEN, load_tokenizer
-from lab.engine import BUNDLED
 
 TEKKEN_SIZE = 131_072
+BUNDLED = "bundled"  # the shape of the bundled model
 
 _LIKE_SMOLLM = {
     "model_type": "llama",

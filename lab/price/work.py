@@ -9,11 +9,22 @@ from pathlib import Path
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
+from agentspec.generation import ForcedOutput, GenerationRequest, SamplingParams
 from agentspec.replay.calls import RecordedCall, read
 from agentspec.stages import StageKey
-from lab.engine.sizes import Sizes
+from agentspec.tags import Tags
 
 WORKFLOW = "trace"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSizes:
+    """Number of measured calls, of earlier calls to learn, and of tokens per call at most."""
+
+    calls: int
+    history: int
+    prompt_tokens: int
+    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +56,7 @@ class Work:
     calls: list[EngineCall]
 
 
-def load(path: Path, sizes: Sizes, encode: Callable[[str], Tokens]) -> Work:
+def load(path: Path, sizes: WorkSizes, encode: Callable[[str], Tokens]) -> Work:
     """Return the work of a file. A short file has less history.
 
     Raises:
@@ -61,7 +72,7 @@ def load(path: Path, sizes: Sizes, encode: Callable[[str], Tokens]) -> Work:
     return Work(history, calls)
 
 
-def _cut(record: RecordedCall, sizes: Sizes, encode: Callable[[str], Tokens]) -> EngineCall:
+def _cut(record: RecordedCall, sizes: WorkSizes, encode: Callable[[str], Tokens]) -> EngineCall:
     response = encode(record.response)
     return EngineCall(
         record.stage,
@@ -69,4 +80,15 @@ def _cut(record: RecordedCall, sizes: Sizes, encode: Callable[[str], Tokens]) ->
         encode(record.prompt)[-sizes.prompt_tokens :],
         response[: sizes.output_tokens],
         len(response) > sizes.output_tokens,
+    )
+
+
+def forced_request(request_id: str, call: EngineCall) -> GenerationRequest:
+    """Return a call as a request whose output is the recorded one."""
+    return GenerationRequest(
+        request_id=request_id,
+        prompt=call.prompt.tolist(),
+        sampling=SamplingParams(temperature=0.0),
+        tags=Tags(call.key, session=call.session),
+        forced=[ForcedOutput(call.response.tolist(), call.is_cut)],
     )

@@ -1,4 +1,4 @@
-"""``python -m lab engine``: the workload, the shapes, and a quick run."""
+"""The calls of a recorded set, and models of a shape with random weights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
 from agentspec.replay.drafter import PromptLookup
 from agentspec.stages import StageKey
-from lab.command import main
-from lab.engine import report
-from lab.engine.calls import load
-from lab.engine.lane import Decoded
-from lab.engine.methods import METHODS, NGRAM, OFF, OURS
-from lab.engine.shapes import CONFIGS, Chosen
-from lab.engine.shapes import load as load_model
-from lab.engine.sizes import Sizes
+from lab.price.shapes import CONFIGS, Chosen
+from lab.price.shapes import load as load_model
+from lab.price.work import WorkSizes, load
 from lab.replay.live import LiveDrafter
 from tests.support.checkpoints import make_tokenizer
 
@@ -47,7 +42,7 @@ def letters(text: str) -> Tokens:
 
 
 def test_the_work(trace: Path) -> None:
-    sizes = Sizes(calls=4, history=10, prompt_tokens=5, output_tokens=9)
+    sizes = WorkSizes(calls=4, history=10, prompt_tokens=5, output_tokens=9)
     work = load(trace, sizes, letters)
     assert [stage for stage, _ in work.history] == ["plan", "bugs/act"] * 5
     assert len(work.calls) == 4
@@ -55,14 +50,14 @@ def test_the_work(trace: Path) -> None:
     assert bytes(work.calls[0].response.tolist()) == PLAN.encode()[:9]
     assert work.calls[0].is_cut
     assert work.calls[1].key == StageKey.parse("trace/bugs_act")
-    assert len(load(trace, Sizes(calls=100), letters).calls) == 20
+    assert len(load(trace, WorkSizes(100, 200, 1024, 128), letters).calls) == 20
 
 
 def test_a_trace_of_nothing(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     path.write_text("")
     with pytest.raises(ConfigError, match="no calls to measure"):
-        load(path, Sizes(), letters)
+        load(path, WorkSizes(40, 200, 1024, 128), letters)
 
 
 def test_the_shapes_are_those_of_models() -> None:
@@ -113,38 +108,3 @@ def test_a_drafter_as_a_proposer() -> None:
     proposer.observe("r", letters("ef"))
     proposer.finish("r")
     proposer.start("r", StageKey.parse("a"), letters("x"))
-
-
-def test_the_figures() -> None:
-    def decoded(seconds: float, num_steps: int) -> Decoded:
-        return Decoded(1, seconds, num_tokens=100, num_steps=num_steps, num_drafted=200, num_accepted=50)
-
-    one = {name: {"plan": decoded(1.0, 100), "act": decoded(1.0, 100)} for name in METHODS}
-    one[OURS] = {"plan": decoded(0.5, 50), "act": decoded(0.25, 25)}
-    figures = report.figures([one, one])
-    assert list(figures) == ["plan", "act", "all"]
-    assert figures["act"][OURS]["speedup"] == 4
-    assert figures["all"][OURS]["tpot_ms"] == pytest.approx(3.75)
-    assert figures["all"][OURS]["tokens_per_step"] == pytest.approx(200 / 75)
-    assert figures["all"][NGRAM]["acceptance_rate"] == 0.25
-    assert report.summary([one, one])[OFF]["speedup_by_round"] == [1, 1]
-
-
-@pytest.mark.usefixtures("_same_threads")
-def test_no_call_is_begun_when_the_time_is_up(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["engine", "--trace", str(trace), "--quick", "--minutes", "1e-9"]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert [one["num_calls"] for one in told["summary"].values()] == [1, 1, 1]
-
-
-@pytest.mark.usefixtures("_same_threads")
-def test_a_quick_run(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outputs = ["--json", str(tmp_path / "out/engine.json"), "--plot", str(tmp_path / "engine.svg")]
-    assert main(["engine", "--trace", str(trace), "--quick", "--calls", "4", *outputs]) == 0
-    told = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert json.loads((tmp_path / "out/engine.json").read_text()) == told
-    assert told["summary"]["ours"]["tokens_per_step"] > 2
-    assert told["summary"]["off"]["tokens_per_step"] == 1
-    assert set(told["figures"]) == {"plan", "bugs/act", "all"}
-    assert told["model"]["name"] == "bundled"
-    assert "ms per output token" in (tmp_path / "engine.svg").read_text()

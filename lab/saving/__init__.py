@@ -1,1 +1,0 @@
-"""The estimated time that drafts save, against the same calls without drafts."""

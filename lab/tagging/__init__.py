@@ -1,1 +1,0 @@
-"""Processor time that an adapter adds to a call."""
