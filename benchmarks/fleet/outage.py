@@ -17,9 +17,8 @@ import numpy as np
 
 from agentspec.corpus.sqlite_store import FILE
 from agentspec.reporting.report import Announce
-from benchmarks.fleet.engine import LoggedErrors, mark, running_corpus
+from benchmarks.fleet.engine import LoggedErrors, Watcher, mark, running_corpus
 from benchmarks.fleet.fleet import forest
-from benchmarks.fleet.fresh import Watcher
 from benchmarks.fleet.places import REDIS, SQLITE, redis_server
 from benchmarks.fleet.sizes import Sizes
 from benchmarks.gateway.percentiles import at

@@ -8,22 +8,18 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.reporting.report import Announce
-from benchmarks.fleet import costs, fresh, gain, join, novelty, outage, publish
+from benchmarks.fleet import costs, gain, join, outage, publish
 from benchmarks.fleet.sizes import Sizes
 
 Measured = dict[str, Any]
 
-RAY = "ray"
-
 REPLAYED: dict[str, Callable[[Path, Sizes, Announce], Measured]] = {
     "gain": gain.measure,
-    "novelty": novelty.measure,
     "join": join.measure,
     "costs": costs.measure,
 }
 LIVE: dict[str, Callable[[Sizes, Announce], Measured]] = {
     "publish": publish.measure,
-    "fresh": fresh.measure,
     "outage": outage.measure,
 }
 
@@ -34,10 +30,6 @@ def measure(name: str, sizes: Sizes, traces: Path | None, announce: Announce) ->
     Raises:
         ConfigError: a part needs recorded calls, or a server is missing.
     """
-    if name == RAY:
-        from benchmarks.fleet import ray_part  # imports Ray
-
-        return ray_part.measure(sizes, announce)
     if name in LIVE:
         return LIVE[name](sizes, announce)
     if traces is None:

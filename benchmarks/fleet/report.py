@@ -10,8 +10,6 @@ from benchmarks.harness.scorecard import Bar, Parts, Scorecard
 BARS = (
     Bar("16 replicas: tokens per step, of one engine's", "gain", "fleet_gain", ge, 0.97),
     Bar("the same, calls dealt by our gateway", "gain", "fleet_gain_gateway", ge, 0.97),
-    Bar("bytes published, everything / gated", "novelty", "novelty_cut", ge, 3),
-    Bar("accepted tokens lost by that", "novelty", "novelty_loss", le, 0.01),
     Bar("publish, us, p50", "publish", "publish_us_p50", le, 20),
     Bar("publish, us, p99", "publish", "publish_us_p99", le, 100),
     Bar(
@@ -24,16 +22,11 @@ BARS = (
     Bar("the same, with ten times its own outputs", "publish", "overload_step_p99_vs_alone", le, 1.05),
     Bar("publish: errors", "publish", "num_errors", le, 0, is_summed=False),
     Bar("publish: most lag, s", "publish", "lag_s_max", le, 15, is_summed=False),
-    Bar("an output drafts elsewhere, SQLite, ms, p99", "fresh", "fresh_ms_p99_sqlite", le, 200),
-    Bar("the same, Redis", "fresh", "fresh_ms_p99_redis", le, 1_000),
-    Bar("outputs that never did", "fresh", "num_lost", le, 0, is_summed=False),
     Bar("joining 2 M tokens, s", "join", "join_s", le, 5),
     Bar("first 20 requests: accepted, of a warm engine's", "join", "join_acceptance", ge, 0.95),
     Bar("outages: errors", "outage", "outage_errors", le, 0),
     Bar("outages: added to publish, ms, p99", "outage", "outage_added_ms_p99", le, 1),
     Bar("outages: as before after, s", "outage", "outage_recovery_s", le, 10),
-    Bar("Ray: outputs as one engine's, of all", "ray", "ray_identical", ge, 1),
-    Bar("Ray: errors of unanswered requests at kills", "ray", "ray_failover_errors", le, 0),
 )
 
 

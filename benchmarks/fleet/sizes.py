@@ -15,19 +15,14 @@ class Sizes:
         num_sessions: sessions that run at the same time in a simulated fleet.
         gain_calls: calls of each set in the part gain.
         windows_s: other times between two batches of a replica, for the largest fleet.
-        novelty_calls: calls of each set in the part novelty.
-        novelty_replicas: replicas in the part novelty.
         publish_rate_per_s: outputs of the measured engine in a second, in the part publish.
         publish_s: duration of each load in all.
         publish_rounds: in which the loads take turns.
-        fresh_outputs: outputs in a steady stream, in the part fresh; a quarter of it one by one.
-        fresh_rate_per_s: outputs of the stream in a second.
         join_tokens: least tokens in the store that is joined.
         join_calls: calls of each set in that store; None = one half of all.
         join_warm_calls: of these, calls that the warm engine answered; it was given the others.
         outage_s: duration of each fault.
         costs_calls: calls of each set in the part costs.
-        ray_calls: calls that the engines of a Ray cluster answer, and again during each fault.
     """
 
     num_processes: int = 2
@@ -35,33 +30,25 @@ class Sizes:
     num_sessions: int = 16
     gain_calls: int = 1_000
     windows_s: tuple[float, ...] = (1.0, 10.0)
-    novelty_calls: int = 1_500
-    novelty_replicas: int = 16
     publish_rate_per_s: float = 50.0
     publish_s: float = 40.0
     publish_rounds: int = 5
-    fresh_outputs: int = 400
-    fresh_rate_per_s: float = 20.0
     join_tokens: int = 2_000_000
     join_calls: int | None = None
     join_warm_calls: int = 500
     outage_s: float = 30.0
     costs_calls: int = 1_000
-    ray_calls: int = 96
 
 
 FULL = Sizes()
 QUICK = Sizes(
     gain_calls=60,
     windows_s=(),
-    novelty_calls=100,
     publish_s=4.0,
     publish_rounds=1,
-    fresh_outputs=40,
     join_tokens=200_000,
     join_calls=200,
     join_warm_calls=50,
     outage_s=3.0,
     costs_calls=60,
-    ray_calls=24,
 )

@@ -10,19 +10,19 @@ from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from benchmarks.harness.options import Subparsers, add_outputs, add_parts, add_quick, chosen, outputs
 
-PARTS = ("latency", "throughput", "streams", "abort", "soak")
+PARTS = ("latency", "throughput", "soak")
 LITELLM = Path(".venv-litellm/bin/litellm")
 KIB = 1024
 
 DESCRIPTION = """\
 Measure the gateway in front of an engine that answers at once, against LiteLLM's proxy and against no
-gateway: what it adds to an answer's time, what it costs, how many streams it holds, how soon the engine hears
-that a client left, whether memory stays. Prints a table, then one line of JSON.
+gateway: what it adds to an answer's time, what it costs, whether memory stays. Prints a table, then one line
+of JSON.
 """
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks gateway --json out/gateway.json          all parts, some three quarters of an hour
+  python -m benchmarks gateway --json out/gateway.json          all parts, some forty minutes
   python -m benchmarks gateway --quick                          less of everything, some minutes
   python -m benchmarks gateway --only latency,throughput
   python -m benchmarks gateway --only soak --minutes 30 --json out/gateway.json
@@ -30,8 +30,6 @@ examples:
 parts; with --json, those that are not measured now stay as they are in the file:
   latency     added to answers and to first bytes at 100 requests a second, 64 streams open beside
   throughput  requests per second of processor time, and processor time per chunk of a stream
-  streams     1,000 at a time: the longest stall, every byte compared
-  abort       clients that leave, on every generating endpoint: until the engine sees it
   soak        streams, answers, errors, clients that leave, long bodies; memory and open files
 
 LiteLLM: `make bench-gateway` installs it into .venv-litellm. Where it is missing, our own figures are still

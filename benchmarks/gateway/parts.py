@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentspec.reporting.report import Announce
-from benchmarks.gateway import abort, latency, soak, streams, throughput
+from benchmarks.gateway import latency, soak, throughput
 from benchmarks.gateway.sides import Setup
 from benchmarks.gateway.sizes import Sizes
 
@@ -15,7 +15,5 @@ Measured = dict[str, Any]
 MEASURES: dict[str, Callable[[Setup, Sizes, Announce], Measured]] = {
     "latency": latency.measure,
     "throughput": throughput.measure,
-    "streams": streams.measure,
-    "abort": abort.measure,
     "soak": soak.measure,
 }

@@ -18,11 +18,6 @@ BARS = (
     Bar("requests per second of a core", "throughput", "req_per_s_core", ge, 400),
     Bar("of LiteLLM's", "throughput", "req_per_s_core_vs_litellm", ge, 8),
     Bar("throughput: errors", "throughput", "num_errors", le, 0),
-    Bar("streams held", "streams", "streams_held", ge, 1_000),
-    Bar("longest stall, ms", "streams", "longest_stall_ms", le, 250),
-    Bar("streams: errors", "streams", "num_errors", le, 0),
-    Bar("streams: changed", "streams", "num_changed", le, 0),
-    Bar("a client leaves, the engine sees it: ms, at most", "abort", "abort_ms_max", le, 100),
     Bar("soak: growth of memory", "soak", "soak_rss_growth", le, 0.02),
     Bar("soak: more open files", "soak", "open_files_growth", le, MOST_MORE_FILES),
     Bar("soak: errors that were not asked for", "soak", "num_errors", le, 0),
@@ -35,9 +30,7 @@ SUMMED = {
     "litellm_added_ms_p50": "latency",
     "req_per_s_core": "throughput",
     "litellm_req_per_s_core": "throughput",
-    "streams_held": "streams",
     "soak_rss_growth": "soak",
-    "abort_ms_max": "abort",
 }
 
 

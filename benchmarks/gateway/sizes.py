@@ -19,10 +19,6 @@ class Sizes:
         throughput_s: duration of a throughput round.
         num_chunk_streams: streams for the processor time per chunk.
         num_chunks: chunks of each of those streams.
-        num_held: concurrent streams in streams.
-        held_gap_ms: time between two of their chunks.
-        held_s: duration of each of them.
-        num_leaving: clients of each kind that hang up.
         soak_minutes: duration of the soak.
         soak_warm_up_minutes: first part of the soak, in which memory does not count.
         soak_rate_per_s: requests per second in the soak.
@@ -38,10 +34,6 @@ class Sizes:
     throughput_s: float = 5.0
     num_chunk_streams: int = 64
     num_chunks: int = 200
-    num_held: int = 1_000
-    held_gap_ms: int = 250
-    held_s: float = 20.0
-    num_leaving: int = 20
     soak_minutes: float = 30.0
     soak_warm_up_minutes: float = 5.0
     soak_rate_per_s: int = 40
@@ -54,9 +46,6 @@ QUICK = Sizes(
     warm_up_s=1.0,
     throughput_s=2.0,
     num_chunks=50,
-    num_held=200,
-    held_s=4.0,
-    num_leaving=5,
     soak_minutes=0.5,
     soak_warm_up_minutes=0.1,
 )

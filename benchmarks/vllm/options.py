@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from agentspec.commands import option_types
 from agentspec.extras import needed
@@ -12,7 +11,6 @@ from benchmarks.harness.options import (
     add_outputs,
     add_parts,
     add_quick,
-    add_traces,
     chosen,
     outputs,
 )
@@ -28,21 +26,18 @@ V2_SCENARIOS = (  # a part each, in the order of SCENARIOS: with interpreted ker
     "v2_no_prefix_cache",
     "v2_preemption",
 )
-PARTS = ("lossless", "sql", "v2", *V2_SCENARIOS, "no_repeat", "propose", "warm", "soak")
-ON_REQUEST = ("steps", "v2_hybrid")
-HEAD = Path("out/heads/eagle")  # make heads
+PARTS = ("lossless", "sql", "v2", *V2_SCENARIOS, "no_repeat", "soak")
 
 DESCRIPTION = """\
 Measure real vLLM with the plugin against vLLM without speculation and with its own method "suffix": are
-outputs the same, how fast is the text-to-SQL example, what does drafting take, does memory stay, is a restart
-warm? Prints a table, then one line of JSON. Starts one server at a time. Needs vLLM, arctic-inference 0.3.0
-and the repository: python -m benchmarks vllm
+outputs the same, how fast is the text-to-SQL example, does memory stay? Prints a table, then one line of
+JSON. Starts one server at a time. Needs vLLM, arctic-inference 0.3.0 and the repository.
 """
 
 EXAMPLES = """\
 examples:
-  python -m benchmarks vllm --traces DIR --json out/vllm.json            all parts, some four hours
-  python -m benchmarks vllm --traces DIR --quick                         less of everything
+  python -m benchmarks vllm --json out/vllm.json                         all parts, some four hours
+  python -m benchmarks vllm --quick                                      less of everything
   python -m benchmarks vllm --only soak --minutes 30 --json out/vllm.json
 
 parts; with --json, those that are not measured now stay as they are in the file:
@@ -52,13 +47,7 @@ parts; with --json, those that are not measured now stay as they are in the file
   v2_SCENARIO  lossless with model runner V2, a part for each of its scenarios, such as v2_plain: all
                take an hour or more on a CPU, where V2's kernels are interpreted
   no_repeat    traffic that repeats nothing, 1, 8 and 32 requests at a time
-  propose      a whole call of the proposer with 64 live requests; DIR as for paper
-  warm         a restart with a saved forest; calls of the worker for the gateway's figures
   soak         16 clients, some of whom hang up; memory
-  steps        step time against the tokens of a batch; only if asked for
-  v2_hybrid    the example with the trees beside an EAGLE-3 head (make heads); only if asked for
-
---gpu DIR runs a model of the shape of DIR's config.json with random weights on a GPU, for the part steps.
 """
 
 
@@ -68,8 +57,7 @@ def add_options(benchmarks: Subparsers) -> None:
         "vllm", help="real vLLM with the plugin", description=DESCRIPTION, epilog=EXAMPLES
     )
     vllm.set_defaults(run=run_vllm)
-    add_parts(vllm, PARTS, ON_REQUEST)
-    add_traces(vllm, required=False, purpose=", for propose")
+    add_parts(vllm, PARTS)
     add_quick(vllm, "less of everything: some minutes a part")
     vllm.add_argument(
         "--minutes", type=option_types.seconds, metavar="N", help="of the soak (30; --quick: 1)"
@@ -80,20 +68,15 @@ def add_options(benchmarks: Subparsers) -> None:
     vllm.add_argument(
         "--rounds", type=option_types.count, metavar="N", help="of the part sql (3; --quick: 1)"
     )
-    vllm.add_argument(
-        "--head", type=Path, default=HEAD, metavar="DIR", help="EAGLE-3 head for v2_hybrid (%(default)s)"
-    )
-    vllm.add_argument("--gpu", metavar="DIR", help="random weights of this shape on a GPU")
     add_outputs(vllm, json="write the JSON here; parts that are not measured now stay in the file")
 
 
 def run_vllm(args: argparse.Namespace) -> int:
     """Run ``python -m benchmarks vllm``."""
     with needed("bench"):
-        from benchmarks.vllm.parts import Inputs
         from benchmarks.vllm.run import run
         from benchmarks.vllm.sizes import FULL, QUICK
-        from benchmarks.vllm.speculators import bundled_on_cpu, on_gpu
+        from benchmarks.vllm.speculators import bundled_on_cpu
 
         sizes = chosen(
             QUICK,
@@ -103,6 +86,4 @@ def run_vllm(args: argparse.Namespace) -> int:
             num_questions=args.questions,
             num_rounds=args.rounds,
         )
-        engine = on_gpu(args.gpu) if args.gpu else bundled_on_cpu()
-        inputs = Inputs(args.traces, args.head)
-        return run(engine, args.only or PARTS, sizes, inputs, outputs(args))
+        return run(bundled_on_cpu(), args.only or PARTS, sizes, outputs(args))

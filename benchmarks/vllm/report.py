@@ -42,22 +42,9 @@ BARS = (
     Bar("V2 step by step: accepted per step, of V1's", "v2", "v2_accepted_per_step_vs_v1", ge, 0.98),
     Bar("V2 asynchronous: accepted per step, of V1's", "v2", "v2_async_accepted_per_step_vs_v1", ge, 0.95),
     Bar("V2 asynchronous: slots per accepted, of ragged", "v2", "v2_async_slots_vs_ragged", le, 1.35),
-    Bar("V2, EAGLE-3 and trees: outputs identical", "v2_hybrid", "v2_hybrid_identical", ge, True),
-    Bar(
-        "V2, EAGLE-3 and trees: tokens per step, of the better",
-        "v2_hybrid",
-        "v2_hybrid_vs_best_part",
-        ge,
-        1.0,
-    ),
-    Bar("propose, suffix's time / ours", "propose", "propose_speedup_b64", ge, 8),
-    Bar("propose, ms", "propose", "propose_ms_b64", lt, 1),
-    Bar("V2: the worker's thread, ms", "propose", "propose_thread_ms_b64", le, 0.3),
     Bar("soak: growth of memory", "soak", "soak_rss_growth", lt, 0.03),
     Bar("soak: outputs that differ", "soak", "num_different", le, 0, is_summed=False),
     Bar("soak: errors", "soak", "num_errors", le, 0, is_summed=False),
-    Bar("restart, of warm acceptance", "warm", "warm_restart_acceptance", ge, 0.95),
-    Bar("worker calls for the gateway's figures", "warm", "control_rpcs_per_figures", le, 1),
 )
 
 

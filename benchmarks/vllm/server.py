@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -17,7 +16,6 @@ import httpx
 import psutil
 
 from agentspec.errors import AgentSpecError, ConfigError
-from agentspec.gateway.upstreams.control_client import EngineControl
 from benchmarks.vllm.counters import Counters
 
 HOST = "127.0.0.1"
@@ -85,17 +83,6 @@ class Server:
         found: dict[str, Any] = answer.json()
         return found
 
-    def control_rpcs_per_figures(self) -> int:
-        """Return the calls of the worker by which a gateway gets all figures; vLLM runs them between steps.
-
-        Raises:
-            AgentSpecError: the gateway's client got none.
-        """
-        before = self.control("status")["num_calls"]
-        if asyncio.run(_figures(self.url)) is None:
-            raise AgentSpecError(f"the gateway's client got no figures from {self.url}")
-        return int(self.control("status")["num_calls"] - before - 1)  # 1: the second status
-
     def resident_bytes(self) -> int:
         """Return the resident memory of the server and its children."""
         return int(sum(self._of_each(lambda process: process.memory_info().rss)))
@@ -154,14 +141,6 @@ class Server:
                 process.kill()
         psutil.wait_procs(alive, CHILD_STOP_LIMIT_S)
         self._process.wait()
-
-
-async def _figures(url: str) -> object:
-    control = EngineControl(url)
-    try:
-        return await control.stages()
-    finally:
-        control.close()
 
 
 def free_port() -> int:

@@ -14,32 +14,21 @@ class Sizes:
         num_clients: concurrent requests in lossless, a run for each.
         num_questions: questions of the SQL example, each about seven requests.
         num_rounds: rounds of it, each with new servers; the results are medians.
-        num_steps: timed calls of each proposer.
-        num_calls: calls of each recorded file that the proposers have learned, and the same number that they
-            draft for; all files together exceed the 10,000 outputs that the in-tree proposer keeps by a few.
         soak_minutes: duration of the soak; its last two thirds are judged.
         num_soak_chats: different requests in it.
-        num_warm_chats: requests that a forest learns from before it is saved.
         no_repeat_pairs: pairs of servers, one with and one without the plugin.
         no_repeat_chats, no_repeat_turns: requests of one client in a turn, and turns of each server.
-        step_clients: concurrent requests in steps, a run for each.
-        step_tokens: output tokens of each of these requests.
     """
 
     num_chats: int = 203
     num_clients: tuple[int, ...] = (1, 8, 32)
     num_questions: int = 40
     num_rounds: int = 3
-    num_steps: int = 300
-    num_calls: int = 1_100
     soak_minutes: float = 30.0
     num_soak_chats: int = 2_800
-    num_warm_chats: int = 420
     no_repeat_pairs: int = 10
     no_repeat_chats: int = 8
     no_repeat_turns: int = 4
-    step_clients: tuple[int, ...] = (1, 8, 32, 64)
-    step_tokens: int = 128
 
 
 FULL = Sizes()
@@ -48,14 +37,9 @@ QUICK = Sizes(
     num_clients=(1, 8),
     num_questions=3,
     num_rounds=1,
-    num_steps=40,
-    num_calls=40,
     soak_minutes=1.0,
     num_soak_chats=70,
-    num_warm_chats=70,
     no_repeat_pairs=1,
     no_repeat_chats=2,
     no_repeat_turns=2,
-    step_clients=(1, 8),
-    step_tokens=32,
 )

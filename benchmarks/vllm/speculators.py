@@ -109,16 +109,6 @@ class Engine:
             yield server
 
 
-def on_gpu(model: str) -> Engine:
-    """Return a checkpoint's shape with random weights on a GPU; steps take as long as with real ones.
-
-    Without speculation vLLM uses its newer model runner and schedules ahead; with any, it does neither.
-    """
-    flags = ("--served-model-name", MODEL_NAME, "--load-format", "dummy", "--dtype", "bfloat16")
-    none = Speculator(NONE.name, flags=("--async-scheduling",), environment={"VLLM_USE_V2_MODEL_RUNNER": "1"})
-    return Engine(model, (*flags, "--max-model-len", "8192"), {"VLLM_LOGGING_LEVEL": "WARNING"}, none)
-
-
 def bundled_on_runner_v2() -> Engine:
     """Return the bundled model on the CPU under vLLM's model runner V2, asynchronously scheduled.
 

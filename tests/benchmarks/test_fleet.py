@@ -11,11 +11,10 @@ from agentspec.draft import SHARED
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import Call
 from benchmarks.command import build_parser
-from benchmarks.fleet import costs, gain, join, novelty, outage, parts, plot, report
+from benchmarks.fleet import costs, gain, join, outage, parts, plot, report
 from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
 from benchmarks.fleet.fleet import DEALS, GATEWAY, Replica, Sharing, agreeing, forest
 from benchmarks.fleet.gain import ONE, Variant
-from benchmarks.fleet.novelty import COUNTS, EVERYTHING, GATE, WHOLE, WHOLE_GATE, Outcome
 from benchmarks.fleet.places import redis_server
 from benchmarks.fleet.recorded import PROMPT_TOKENS, each_output, read_calls, read_outputs
 from benchmarks.fleet.sizes import QUICK
@@ -128,26 +127,6 @@ def test_the_plot(tmp_path: Path) -> None:
     assert (tmp_path / "gain.svg").stat().st_size > 0
 
 
-def test_repetitions_cost_less_than_everything(tmp_path: Path) -> None:
-    path = tmp_path / "same.jsonl"
-    said = '{"prompt": "go", "stage": "plan", "response": "the quick brown fox jumps over it all day"}\n'
-    path.write_text(40 * said)
-    found = novelty.outcomes(path, novelty.VARIANTS, 40, 2, 1)
-    assert found[EVERYTHING].num_published == 40
-    assert found[COUNTS].num_published + found[COUNTS].num_duplicates == 40
-    assert found[COUNTS].num_bytes < found[EVERYTHING].num_bytes
-    figures = novelty.figures({"same": found, "again": found})
-    assert figures["novelty_cut"] == figures["gate_cut"] == novelty.cut(found, GATE)
-    assert figures["by_set"]["same"]["whole_cut"] == novelty.cut(found, WHOLE)
-    assert figures["gate_cut_of_whole"] == found[WHOLE].num_bytes / found[WHOLE_GATE].num_bytes > 1
-
-
-def test_cut_and_loss() -> None:
-    found = {EVERYTHING: Outcome(900, 9, 0, 0, 1000, 500), GATE: Outcome(300, 3, 3, 3, 995, 505)}
-    assert novelty.cut(found, GATE) == 3
-    assert novelty.loss(found, GATE) == pytest.approx(0.005)
-
-
 # ---- costs ----
 
 
@@ -206,10 +185,7 @@ def test_acceptance_weighs_all_sets_alike() -> None:
     ("figure", "good", "bad"),
     [
         ("fleet_gain", 0.97, 0.96),
-        ("novelty_cut", 3.0, 2.9),
-        ("novelty_loss", 0.01, 0.011),
         ("publish_us_p50", 20, 21),
-        ("fresh_ms_p99_sqlite", 200, 201),
         ("join_s", 5, 5.1),
         ("join_acceptance", 0.95, 0.94),
         ("outage_errors", 0, 1),

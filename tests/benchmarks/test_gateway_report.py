@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.command import main
-from benchmarks.gateway import (
-    abort,
-    latency,
-    percentiles,
-    report,
-    soak,
-    streams,
-    throughput,
-)
+from benchmarks.gateway import latency, percentiles, report, soak, throughput
 from benchmarks.gateway.client import Exchange
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.sides import DIRECT, LITELLM, OURS, litellm_config
@@ -29,9 +21,7 @@ KEYS = {
     "litellm_added_ms_p50",
     "req_per_s_core",
     "litellm_req_per_s_core",
-    "streams_held",
     "soak_rss_growth",
-    "abort_ms_max",
 }
 LOAD = latency.Load(100, 64, 1.0, 0.1, 6_144)
 
@@ -48,9 +38,6 @@ def test_the_summary_of_nothing() -> None:
         ("latency", "added_vs_litellm_p99", 0.2, 0.21),
         ("throughput", "req_per_s_core", 400, 399),
         ("throughput", "req_per_s_core_vs_litellm", 8, 7.9),
-        ("streams", "streams_held", 1_000, 999),
-        ("streams", "longest_stall_ms", 250, 251),
-        ("abort", "abort_ms_max", 100, 101),
         ("soak", "soak_rss_growth", 0.02, 0.021),
         ("soak", "num_errors", 0, 1),
     ],
@@ -125,37 +112,6 @@ def test_throughput_is_per_second_of_processor_time() -> None:
     assert figures["num_errors"] == 4
 
 
-@pytest.mark.parametrize(
-    ("spans", "most"),
-    [([], 0), ([(1, 5)], 1), ([(1, 5), (5, 9)], 1), ([(1, 5), (4, 9), (2, 3)], 2), ([(1, 9)] * 7, 7)],
-)
-def test_most_at_once(spans: list[tuple[int, int]], most: int) -> None:
-    assert streams.most_at_once(spans) == most
-
-
-def test_streams_that_stall_or_fail() -> None:
-    ms = 1_000_000
-    good = {"status": 200, "is_complete": True, "num_parts": 9, "first_ns": 1 * ms, "last_ns": 90 * ms}
-    exchanges = [
-        Exchange(0, longest_silence_ns=12 * ms, **good),
-        Exchange(0, longest_silence_ns=40 * ms, **good),
-        Exchange(0, longest_silence_ns=10 * ms, **{**good, "is_changed": True}),
-        Exchange(0),
-    ]
-    figures = streams.figures(exchanges, gap_ms=10)
-    assert (figures["num_held"], figures["num_errors"], figures["num_changed"]) == (2, 2, 1)
-    assert figures["longest_stall_ms"] == 30
-
-
-def test_who_left_unseen_is_an_error() -> None:
-    left = {"a": 1_000_000, "b": 1_000_000, "c": 0, "d": 1_000_000}
-    figures = abort.figures(left, {"a": 3_000_000, "b": 5_000_000, "c": 9})
-    assert figures == {"ms_p50": pytest.approx(2_502), "ms_max": 5_000, "num_errors": 2}
-    assert abort.figures({"a": 1_000_000}, {"a": 3_000_000}) == {"ms_p50": 2, "ms_max": 2, "num_errors": 0}
-    assert abort.worst({"/v1/x": {"in the middle": {"ms_max": 7.0}}, "/v1/y": "skipped"}) == 7
-    assert abort.worst({"/v1/y": "skipped"}) is None
-
-
 def test_soak_judges_what_comes_after_the_warm_up() -> None:
     samples = [soak.Sample(float(at), 100 + 100 * min(at, 10) + (at == 60), 20) for at in range(61)]
     traffic = soak.Traffic(Counter(stream=7, error=2), Counter({"stream: status 500": 1}), 0)
@@ -204,7 +160,7 @@ def test_litellm_knows_every_model_and_writes_nothing() -> None:
 def test_unknown_parts_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["gateway", "--only", text])
-    assert "parts are latency, throughput, streams, abort, soak" in capsys.readouterr().err
+    assert "parts are latency, throughput, soak" in capsys.readouterr().err
 
 
 def test_a_litellm_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

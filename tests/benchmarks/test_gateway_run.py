@@ -22,10 +22,6 @@ TINY = Sizes(
     throughput_s=0.3,
     num_chunk_streams=4,
     num_chunks=8,
-    num_held=20,
-    held_gap_ms=20,
-    held_s=0.6,
-    num_leaving=2,
     soak_minutes=0.02,
     soak_warm_up_minutes=0.005,
     soak_rate_per_s=30,
@@ -49,7 +45,5 @@ def test_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "litellm_req_per_s_core",
     }
     assert {name: part["num_errors"] for name, part in parts.items()} == dict.fromkeys(PARTS, 0)
-    assert summary["streams_held"] > 0
-    assert parts["streams"]["num_changed"] == parts["soak"]["num_changed"] == 0
-    assert set(parts["abort"]["sides"]["agentspec"]) == set(parts["abort"]["sides"]["direct"])
+    assert parts["soak"]["num_changed"] == 0
     assert sum(parts["soak"]["requests"].values()) == parts["soak"]["num_requests"] == 36

@@ -18,8 +18,8 @@ CARD = Scorecard("card", "a card", [Bar("errors", "one", "num_errors", le, 0)], 
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        (["gateway", "--only", "latency,soak", "--only", "abort"], ["latency", "soak", "abort"]),
-        (["vllm", "--only", "sql,steps"], ["sql", "steps"]),
+        (["gateway", "--only", "latency,soak", "--only", "throughput"], ["latency", "soak", "throughput"]),
+        (["vllm", "--only", "sql,soak"], ["sql", "soak"]),
         (["vllm"], []),
     ],
 )

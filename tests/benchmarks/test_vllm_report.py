@@ -33,14 +33,7 @@ KEYS = {
     "v2_accepted_per_step_vs_v1",
     "v2_async_accepted_per_step_vs_v1",
     "v2_async_slots_vs_ragged",
-    "v2_hybrid_identical",
-    "v2_hybrid_vs_best_part",
-    "propose_speedup_b64",
-    "propose_ms_b64",
-    "propose_thread_ms_b64",
     "soak_rss_growth",
-    "warm_restart_acceptance",
-    "control_rpcs_per_figures",
 }
 ENGINE = Engine("model", ())
 SOAK = {"soak_rss_growth": 0.01, "outputs_identical": True}
@@ -76,12 +69,7 @@ def test_model_runner_v2_has_a_part_for_each_scenario() -> None:
         ("no_repeat", "no_repeat_throughput_c32", 0.98, 0.97),
         ("v2_plain", "num_different", 0, 1),
         ("v2", "v2_async_slots_vs_ragged", 1.35, 1.36),
-        ("propose", "propose_speedup_b64", 8, 7.9),
-        ("propose", "propose_ms_b64", 0.99, 1.0),
-        ("propose", "propose_thread_ms_b64", 0.3, 0.31),
         ("soak", "soak_rss_growth", 0.0299, 0.03),
-        ("warm", "warm_restart_acceptance", 0.95, 0.94),
-        ("warm", "control_rpcs_per_figures", 1, 2),
         ("lossless", "num_preemptions", 1, 0),
     ],
 )
@@ -150,35 +138,25 @@ def test_parts_are_added_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(name: str, *_: Any) -> dict[str, Any]:
-        return {"warm": {"warm_restart_acceptance": 0.987654}, "soak": SOAK}[name]
+        return {"no_repeat": {"no_repeat_throughput_c1": 0.987654}, "soak": SOAK}[name]
 
     monkeypatch.setattr(parts, "measure", measure)
     path = tmp_path / "results" / "vllm.json"
-    assert run.run(ENGINE, ["warm"], QUICK, parts.Inputs(), Outputs(json=path)) == 0
-    assert run.run(ENGINE, ["soak"], QUICK, parts.Inputs(), Outputs(json=path)) == 0
+    assert run.run(ENGINE, ["no_repeat"], QUICK, Outputs(json=path)) == 0
+    assert run.run(ENGINE, ["soak"], QUICK, Outputs(json=path)) == 0
     written = json.loads(path.read_text())
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == written
     assert written["summary"] == dict.fromkeys(KEYS) | {
-        "warm_restart_acceptance": 0.9877,
+        "no_repeat_throughput_c1": 0.9877,
         **SOAK,
     }
-    assert set(written["parts"]) == {"warm", "soak"}
-    assert written["parts"]["warm"]["provenance"]["model"] == "model"
+    assert set(written["parts"]) == {"no_repeat", "soak"}
+    assert written["parts"]["no_repeat"]["provenance"]["model"] == "model"
 
 
 def test_another_file_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "core.json"
     path.write_text('{"figures": {}}')
     with pytest.raises(ConfigError, match=r"core\.json"):
-        run.run(ENGINE, ["warm"], QUICK, parts.Inputs(), Outputs(json=path))
+        run.run(ENGINE, ["no_repeat"], QUICK, Outputs(json=path))
     assert path.read_text() == '{"figures": {}}'
-
-
-def test_the_hybrid_wants_a_head(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no EAGLE-3 head in .*: make heads, or give --head DIR"):
-        parts.measure("v2_hybrid", ENGINE, QUICK, parts.Inputs(head=tmp_path), print)
-
-
-def test_propose_wants_traces() -> None:
-    with pytest.raises(ConfigError, match="--traces"):
-        parts.measure("propose", ENGINE, QUICK, parts.Inputs(), print)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import httpx
 import psutil
 import pytest
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
 
 from agentspec.errors import AgentSpecError, ConfigError
-from agentspec.vllm_plugin.control import Control
 from benchmarks.vllm.chats import Chat
 from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.server import Server
-from tests.gateway.support.live import serving_app
 
 # a server with a child, as vLLM has them; it streams four tokens, and refuses the model "none"
 SERVER = """
@@ -100,18 +94,3 @@ def test_the_last_words_of_one_that_dies(tmp_path: Path, free_port: int) -> None
         Server.running(command, free_port, tmp_path / "log"),
     ):
         pytest.fail("it was never healthy")
-
-
-def test_the_calls_of_the_worker_for_all_figures_are_counted(tmp_path: Path) -> None:
-    class Worker:
-        num_calls = 0
-        engine_core = None
-
-        async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str]:
-            self.num_calls += 1
-            return [json.dumps({"agentspec": "0.1.0", "num_calls": self.num_calls, "stages": []})]
-
-    app = Starlette(middleware=[Middleware(Control)])
-    app.state.engine_client = Worker()
-    with serving_app(app) as url:
-        assert Server(Mock(), url, tmp_path / "log").control_rpcs_per_figures() == 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from benchmarks.fleet.ray_cluster import RayCluster
+    from tests.ray.support.cluster import RayCluster
 
 HAS_RAY = True
 try:
@@ -33,7 +33,7 @@ def cluster() -> Iterator[RayCluster]:
     Redis keeps the head's state, so that the head can be restarted.
     """
     from benchmarks.fleet.places import redis_server
-    from benchmarks.fleet.ray_cluster import ray_cluster
+    from tests.ray.support.cluster import ray_cluster
 
     with redis_server() as server, ray_cluster(redis=server.address) as running:
         running.add_node(2)

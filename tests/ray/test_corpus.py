@@ -65,7 +65,7 @@ def test_engines_come_and_go_with_the_load_and_publish_before_they_go(cluster, t
     """Repeated outputs are counted once a minute, and when an engine stops: none of the counts is lost."""
     import ray.serve
 
-    from benchmarks.fleet.ray_cluster import NAME, client_of
+    from tests.ray.support.cluster import NAME, client_of
 
     place = str(tmp_path / "corpus")
     limits = {"scale_up_s": 1, "scale_down_s": 2, "target_requests": 1, "requests": 4}
@@ -86,7 +86,7 @@ def test_engines_come_and_go_with_the_load_and_publish_before_they_go(cluster, t
 
 def test_an_engine_serves_once_it_has_read_the_corpus(cluster):
     from benchmarks.fleet.places import redis_server
-    from benchmarks.fleet.ray_cluster import ENGINE, client_of
+    from tests.ray.support.cluster import ENGINE, client_of
 
     with redis_server() as store:
         fill(store.url)
@@ -106,7 +106,7 @@ def test_an_engine_serves_once_it_has_read_the_corpus(cluster):
 
 def test_an_engine_serves_without_a_corpus_that_does_not_answer(cluster):
     from benchmarks.fleet.places import redis_server
-    from benchmarks.fleet.ray_cluster import client_of
+    from tests.ray.support.cluster import client_of
 
     with redis_server() as store:
         store.stall()
@@ -122,6 +122,6 @@ def _fresh(cluster):
     """Begin without the application: engines of an earlier test must not be taken for new ones."""
     import ray.serve
 
-    from benchmarks.fleet.ray_cluster import NAME
+    from tests.ray.support.cluster import NAME
 
     ray.serve.delete(NAME)

@@ -18,21 +18,21 @@ STAGE = {"X-AgentSpec-Stage": "agentic_sql/classify"}
 
 @pytest.fixture(scope="module")
 def given():
-    from benchmarks.fleet.ray_calls import calls
+    from tests.ray.support.calls import calls
 
     return calls(36)
 
 
 @pytest.fixture(scope="module")
 def expected(given):
-    from benchmarks.fleet.ray_calls import local_answers
+    from tests.ray.support.calls import local_answers
 
     return local_answers(given)
 
 
 def answers_with(cluster, given, kill):
     """Return what clients receive if ``kill`` is called after some answers."""
-    from benchmarks.fleet.ray_calls import Clients
+    from tests.ray.support.calls import Clients
 
     clients = Clients(cluster.url, given, 300)
     with clients.running(8):
@@ -49,7 +49,7 @@ def check(answers, expected):
 
 def test_a_request_outlives_its_replica_and_a_stream_that_began_ends_with_an_error(cluster):
     """With one engine both are on it, and both are under way once the stream has begun."""
-    from benchmarks.fleet.ray_cluster import ENGINE, client_of, num_retries
+    from tests.ray.support.cluster import ENGINE, client_of, num_retries
 
     cluster.deploy(engines=1)
     whole = []
@@ -75,8 +75,8 @@ def test_a_request_outlives_its_replica_and_a_stream_that_began_ends_with_an_err
 
 def test_killed_processes_cause_no_error(cluster, given, expected):
     """An engine, Serve's controller, the head's control store, then all processes of a node."""
-    from benchmarks.fleet.ray_calls import EXACT
-    from benchmarks.fleet.ray_cluster import CONTROLLER, ENGINE
+    from tests.ray.support.calls import EXACT
+    from tests.ray.support.cluster import CONTROLLER, ENGINE
 
     cluster.deploy(engines=3, dtype=EXACT)
     check(answers_with(cluster, given, lambda: cluster.kill(ENGINE)), expected)

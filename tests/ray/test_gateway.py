@@ -24,7 +24,7 @@ admin_key_sha256: {sha256(b"admin-key").hexdigest()}
 
 @pytest.fixture(scope="module")
 def client(cluster, tmp_path_factory):
-    from benchmarks.fleet.ray_cluster import client_of
+    from tests.ray.support.cluster import client_of
 
     config = tmp_path_factory.mktemp("config") / "agentspec.yaml"
     config.write_text(CONFIG)
@@ -78,7 +78,7 @@ def test_calls_of_a_stage_stay_with_one_engine(client):
     """Consistent hashing uses both engines, but one for each stage."""
     import ray.serve
 
-    from benchmarks.fleet.ray_cluster import NAME
+    from tests.ray.support.cluster import NAME
 
     names = [f"kept/{number}" for number in range(12)]
     for name in names * 3:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 
 def test_three_replicas_on_two_nodes_answer_like_one_embedded_engine(cluster, tmp_path):
-    from benchmarks.fleet.ray_calls import EXACT, Clients, calls, local_answers
-    from benchmarks.fleet.ray_cluster import ENGINE
+    from tests.ray.support.calls import EXACT, Clients, calls, local_answers
+    from tests.ray.support.cluster import ENGINE
 
     given = calls(24)
     expected = local_answers(given)
