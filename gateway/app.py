@@ -23,8 +23,7 @@ from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.auth.middleware import METRICS_PATH, OPEN_PATHS, AuthMiddleware
 from agentspec.gateway.control.cluster_routes import discovery_routes
 from agentspec.gateway.control.routes import control_routes
-from agentspec.gateway.dashboard.live_feed import LiveFeed
-from agentspec.gateway.dashboard.routes import ui_routes
+from agentspec.gateway.dashboard.routes import LiveFeed, ui_routes
 from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.discovery.service import Discovery
 from agentspec.gateway.errors import describe, error_body

@@ -18,11 +18,11 @@ from starlette.types import ASGIApp
 
 from agentspec.errors import ConfigError
 from agentspec.gateway.auth.api_keys import RuntimeConfig
+from agentspec.gateway.config_file import Reload
 from agentspec.gateway.engine_process.supervisor import EngineSupervisor, ReadinessMiddleware
 from agentspec.gateway.http.cancellation import GracefulShutdown
 from agentspec.gateway.http.client_connection import ServerState
 from agentspec.gateway.http.protocol import DiscardRate, HttpProtocol, drop_the_absent
-from agentspec.gateway.reload import Reload
 
 # after the grace period: time to send the error events to clients that are slow to read
 LAST_WORDS_S = 2

@@ -126,7 +126,7 @@ def test_the_gateway_knows_no_adapter_no_engine_and_no_tree() -> None:
 GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier ones and its own contents
     ("errors", "settings"),
     ("yaml_limits",),
-    ("call", "environment", "reload"),
+    ("call", "environment"),
     ("http",),
     ("auth", "config_file", "discovery", "openai"),
     ("stages", "engine_process", "sharing"),

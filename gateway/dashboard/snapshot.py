@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from agentspec.gateway.dashboard.traffic import Path, StageTraffic, TenantTraffic
+from agentspec.gateway.dashboard.traffic import StagePath, StageTraffic, TenantTraffic
 from agentspec.gateway.upstreams.usage import by_name
 from agentspec.stats import StageStats, tokens_per_step
 
@@ -118,12 +118,12 @@ class SlidingWindows:
     """
 
     def __init__(self) -> None:
-        self.stats: Mapping[Path, StageStats] = {}
+        self.stats: Mapping[StagePath, StageStats] = {}
         self.sum = StageStats()
-        self.stages: dict[Path, SlidingWindow] = {}
+        self.stages: dict[StagePath, SlidingWindow] = {}
         self.total = SlidingWindow()
 
-    def update(self, now_s: float, stats: Mapping[Path, StageStats]) -> None:
+    def update(self, now_s: float, stats: Mapping[StagePath, StageStats]) -> None:
         """Add the present values of the counters."""
         self.stats, self.sum = stats, StageStats.sum(stats.values())
         self.total.update(now_s, self.sum)
@@ -155,11 +155,11 @@ def describe_all(
     return _described(windows, stages, edges, interval_s, _named_with_tenant)
 
 
-def _named(path: Path) -> dict[str, str]:
+def _named(path: StagePath) -> dict[str, str]:
     return {"stage": "/".join(path)}
 
 
-def _named_with_tenant(path: Path) -> dict[str, str]:
+def _named_with_tenant(path: StagePath) -> dict[str, str]:
     return {"tenant": path[0], "stage": "/".join(path[1:])}
 
 
@@ -173,10 +173,10 @@ def describe_engines(corpora: Mapping[str, Mapping[str, float]]) -> list[dict[st
 
 def _described(
     windows: SlidingWindows,
-    traffic_of: Mapping[Path, StageTraffic],
-    edges: Mapping[tuple[Path, Path], int],
+    traffic_of: Mapping[StagePath, StageTraffic],
+    edges: Mapping[tuple[StagePath, StagePath], int],
     interval_s: float,
-    named: Callable[[Path], dict[str, str]],
+    named: Callable[[StagePath], dict[str, str]],
 ) -> dict[str, Any]:
     stats = windows.stats
     running = sum(traffic.num_running for traffic in traffic_of.values())
@@ -235,7 +235,7 @@ def _stage(stats: StageStats, window: SlidingWindow, traffic: StageTraffic) -> d
 
 
 def _edges(
-    edges: Mapping[tuple[Path, Path], int], named: Callable[[Path], dict[str, str]]
+    edges: Mapping[tuple[StagePath, StagePath], int], named: Callable[[StagePath], dict[str, str]]
 ) -> list[dict[str, Any]]:
     shown = heapq.nlargest(MAX_SHOWN_EDGES, edges.items(), key=lambda edge: edge[1])
     return [_edge(named(one), named(other), count) for (one, other), count in shown]

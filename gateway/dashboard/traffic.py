@@ -3,7 +3,7 @@ follows which.
 
 Every call updates them, with or without an open dashboard. :meth:`TrafficStats.begin` and
 :meth:`TrafficStats.end` take less than two microseconds together, and memory is bounded. The engines'
-counters are not part of them; ``live_feed`` joins both.
+counters are not part of them; ``routes`` joins both.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class TenantTraffic:
     """
 
     def __init__(self, max_stages: int = MAX_STAGES) -> None:
-        self.stages: dict[Path, StageTraffic] = {}
+        self.stages: dict[StagePath, StageTraffic] = {}
         self.graph = WorkflowGraph()
         self._rest = StageTraffic()
         self._max_stages = max_stages
 
-    def traffic(self, path: Path) -> tuple[StageTraffic, bool]:
+    def traffic(self, path: StagePath) -> tuple[StageTraffic, bool]:
         """Return the entry for a stage's calls, and True if that is its own."""
         known = self.stages.get(path)
         if known is not None:
@@ -120,7 +120,7 @@ class TrafficStats:
             call.graph.end(call.step)
 
 
-Path = tuple[str, ...]
+StagePath = tuple[str, ...]
 
 
 class _Session:
@@ -135,7 +135,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.now = 0
-        self.ended: dict[Path, int] = {}
+        self.ended: dict[StagePath, int] = {}
 
 
 class GraphStep:
@@ -143,7 +143,7 @@ class GraphStep:
 
     __slots__ = ("after", "began", "session", "stage")
 
-    def __init__(self, session: _Session, stage: Path) -> None:
+    def __init__(self, session: _Session, stage: StagePath) -> None:
         session.now += 1
         self.session = session
         self.stage = stage
@@ -160,12 +160,12 @@ class WorkflowGraph:
     """
 
     def __init__(self, max_sessions: int = MAX_SESSIONS, max_edges: int = MAX_EDGES) -> None:
-        self.edges: dict[tuple[Path, Path], int] = {}
+        self.edges: dict[tuple[StagePath, StagePath], int] = {}
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._max_sessions = max_sessions
         self._max_edges = max_edges
 
-    def begin(self, session: str, stage: Path) -> GraphStep:
+    def begin(self, session: str, stage: StagePath) -> GraphStep:
         """Record the start of a call of the session."""
         known = self._sessions.get(session)
         if known is None:

@@ -90,7 +90,7 @@ def _serve_gateway(options: ServeOptions, plan: Plan, sharing: Sharing | None) -
     from agentspec.commands.serve.reload import RunningSettings
     from agentspec.commands.serve.settings import discovery_of, tracing_of
     from agentspec.gateway import EngineSupervisor, GracefulShutdown, create_app, serve
-    from agentspec.gateway.reload import Reload
+    from agentspec.gateway.config_file import Reload
 
     settings, runtime = plan.settings, plan.runtime
     server, tracing = settings.server, tracing_of(settings.tracing)

@@ -22,8 +22,8 @@ from agentspec.commands.serve.reload import RunningSettings
 from agentspec.commands.serve.settings import fleet_of, read_settings, runtime_config_of
 from agentspec.errors import ConfigError
 from agentspec.gateway import Fleet
+from agentspec.gateway.config_file import Reload
 from agentspec.gateway.errors import AuthError
-from agentspec.gateway.reload import Reload
 from agentspec.gateway.settings import Settings
 from tests.support.serving import serving
 

@@ -16,7 +16,7 @@ import pytest
 from agentspec.corpus.opening import open_corpus
 from agentspec.forest import Forest
 from agentspec.gateway import ApiKeys, EmbeddedUpstream
-from agentspec.gateway.dashboard.live_feed import MAX_VIEWERS, LiveFeed
+from agentspec.gateway.dashboard.routes import MAX_VIEWERS, LiveFeed
 from agentspec.gateway.dashboard.traffic import TrafficStats
 from agentspec.gateway.errors import RateLimitError
 from agentspec.stages import StageKey
