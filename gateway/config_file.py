@@ -3,7 +3,7 @@
 Every setting is also ``$AGENTSPEC_<GROUP>__<NAME>`` (``AGENTSPEC_ROUTING__SPILL=2``), with lists and groups
 as JSON. A value ``${NAME}`` in the file is that environment variable, which keeps secrets out of the file.
 
-While the gateway runs, the file is read again on SIGHUP, or when it changes. A good version is put into force.
+While the gateway runs, the file is read again on SIGHUP, or when it changes. A good version comes into force.
 A bad one changes nothing, but takes away from clients what it takes away, see :meth:`Reload.read`.
 """
 
