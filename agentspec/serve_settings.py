@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from agentspec.corpus.reach import parse_reaches
+from agentspec.distribution import DOCUMENTS
 from agentspec.errors import ConfigError
 from agentspec.wire import MAX_DRAFT_TOKENS
 
@@ -142,7 +143,7 @@ class ModelSettings(Group):
 class DraftingSettings(Group):
     """Drafts and trees, in both engines. The plug-in's JSON has these names too."""
 
-    rule: Literal["learned", "paper"] = setting("learned", "how drafts are chosen (docs/drafting.md)")
+    rule: Literal["learned", "paper"] = setting("learned", f"how drafts are chosen ({DOCUMENTS}/drafting.md)")
     price: float | None = setting(
         None,
         "draft no token with a lower probability of acceptance; default: measured from step times",
@@ -179,7 +180,7 @@ class DraftingSettings(Group):
     corpus: str | None = setting(
         None,
         "share outputs with other engines: a folder, or redis://HOST:PORT/DB; not with forest_file "
-        "(docs/fleet.md)",
+        f"({DOCUMENTS}/fleet.md)",
         metavar="PLACE",
         common=True,
         example="/var/lib/agentspec/corpus",
@@ -273,7 +274,7 @@ class VllmSettings(Group):
     draft_model: str | None = setting(
         None,
         "a model that drafts together with the trees: the folder of an EAGLE-3 head or of a smaller "
-        "model; mtp = heads in the model's own checkpoint (docs/hybrid.md)",
+        f"model; mtp = heads in the model's own checkpoint ({DOCUMENTS}/hybrid.md)",
         metavar="DIR",
         example="/models/eagle3",
         min_length=1,

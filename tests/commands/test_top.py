@@ -101,37 +101,6 @@ TOTAL: dict[str, Any] = {
 }
 
 
-def test_engines_that_share_outputs_have_a_table() -> None:
-    figures = {"num_published": 12, "num_duplicates": 3, "num_skipped": 4, "num_dropped": 0}
-    figures |= {"num_published_bytes": 9, "num_learned": 31, "num_learned_tokens": 99}
-    engines = [
-        {"engine": "gpu-1", **figures, "num_dropped_records": 5, "lag_s": 0.25, "num_store_failures": 0},
-        {"engine": "old", **dict.fromkeys(figures), "num_dropped_records": None, "lag_s": None},
-    ]
-    out = io.StringIO()
-    told = {"stages": [], "total": TOTAL, "num_stages_left_out": 0, "engines": engines}
-    Console(file=out, width=80).print(view(told, 80))
-    head, one, other = (line.split() for line in out.getvalue().splitlines()[-3:])
-    assert head == ["outputs", "shared", "by", "sent", "known", "learned", "lag", "lost"]
-    assert one == ["gpu-1", "12", "7", "31", "0.2", "s", "5"]
-    assert other == ["old", "0", "0", "0", "-", "0"]
-
-
-def test_tokens_that_sharing_saved_have_a_line() -> None:
-    total = {
-        **TOTAL,
-        "num_accepted_tokens": 20,
-        "num_accepted_from_fleet": 5,
-        "num_accepted_from_snapshot": 0,
-    }
-    out = io.StringIO()
-    told = {"stages": [], "total": {**total, "saved_by_others_s": 12.0}, "num_stages_left_out": 0}
-    Console(file=out, width=80).print(view(told, 80))
-    assert (
-        out.getvalue().rstrip().endswith("tokens saved by origin: local 75%, fleet 25%; sharing saved 12.0 s")
-    )
-
-
 def test_a_view_of_nothing_and_of_too_much() -> None:
     for width, has_trend in ((132, True), (80, False)):
         out = io.StringIO()

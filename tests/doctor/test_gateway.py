@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from agentspec.cli import main
 from agentspec.commands.gateway_call import Gateway
@@ -19,7 +16,7 @@ from agentspec.gateway import ApiKeys
 from agentspec.gateway.auth.api_keys import ApiKey, digest_of
 from agentspec.stats import SpeculationStats
 from tests.gateway.support import scripted
-from tests.gateway.support.live import serving_app, serving_engine, serving_proxy
+from tests.gateway.support.live import serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine
 
 KEY = "key-of-a-tenant"
@@ -72,14 +69,6 @@ def test_nothing_there(unused_tcp_port: int, capsys: pytest.CaptureFixture[str])
     assert main(["doctor", "--url", f"http://127.0.0.1:{unused_tcp_port}"]) == 1
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("problem  gateway: no answer from ")
-
-
-def test_another_server() -> None:
-    async def models(request: Any) -> JSONResponse:
-        return JSONResponse({"data": [{"id": "m"}]})
-
-    with serving_app(Starlette(routes=[Route("/v1/models", models)])) as root:
-        assert "is no AgentSpec gateway" in findings(root)["gateway"][1]
 
 
 def test_an_engine_that_is_down(unused_tcp_port: int) -> None:

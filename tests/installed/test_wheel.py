@@ -59,15 +59,3 @@ def test_a_large_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = path.stat().st_size
     monkeypatch.setattr(check_wheel, "LIMIT_BYTES", size - 1)
     assert list(check_wheel.problems(path)) == [f"{size} bytes are more than {size - 1}"]
-
-
-def test_the_wheel_for_this_python_is_chosen(wheel: Path, tmp_path: Path) -> None:
-    other = tmp_path / "agentspec_serving-1-cp39-cp39-win_amd64.whl"
-    assert check_wheel.for_this_python([other, wheel]) == wheel
-    assert check_wheel.for_this_python([other]) is None
-
-
-def test_no_wheel_for_this_python(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = wheel_of(tmp_path, platform="win_amd64")
-    assert check_wheel.main([path]) == 1
-    assert capsys.readouterr().err == f"none of ['{path.name}'] is for this Python and system\n"

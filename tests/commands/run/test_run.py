@@ -10,10 +10,8 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 import venv
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -120,26 +118,6 @@ def test_what_is_no_python_gets_the_environment(url: str, engine: ScriptedEngine
     assert done.stdout == f"{url}/sessions/s/v1 {url}/sessions/s none\nin"
 
 
-def test_what_the_page_says(url: str, engine: ScriptedEngine, tmp_path: Path) -> None:
-    page = Path(__file__).parents[3] / "docs" / "adapters.md"
-    _, _, section = page.read_text(encoding="utf-8").partition("\n## One command\n")
-    block, _ = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], flags=re.DOTALL)
-    (tmp_path / "my_agents.py").write_text(STAGED)
-    (tmp_path / "agentspec").write_text(f'#!/bin/sh\nexec {sys.executable} -m agentspec "$@"\n')
-    (tmp_path / "agentspec").chmod(0o755)
-    subprocess.run(
-        ["sh", "-ec", block.replace("http://127.0.0.1:8000", url)],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"},
-        check=True,
-        timeout=TIMEOUT_S,
-    )
-    assert [request.tags.stage.name for request in engine.requests] == [
-        "agentic_sql/plan",
-        "agentic_sql/write",
-    ]
-
-
 # Python's startup
 
 
@@ -162,15 +140,6 @@ def test_an_adapter_that_fails_is_told_once_and_harms_nobody(
     assert len(engine.requests) == 1
     assert done.stderr.count("no adapter for smolagents: ") == 1
     assert "crewai" not in done.stderr
-
-
-def test_an_adapter_that_fails_harms_nobody_who_can_not_be_told(
-    url: str, engine: ScriptedEngine, tmp_path: Path
-) -> None:
-    (tmp_path / "smolagents.py").write_text("class MultiStepAgent: pass\n")
-    code = "import smolagents; print('done')"
-    done = run(url, "sh", "-c", f'exec "{sys.executable}" -c "{code}" 2>&-', PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, "done\n")
 
 
 def test_a_python_without_agentspec_has_the_environment_alone(
@@ -481,37 +450,6 @@ def test_what_can_not_be(options: tuple[str, ...], said: str) -> None:
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 
-@pytest.mark.parametrize("body", [b'{"error": "no such path"}', b"[]", b'{"stages": 5}'])
-@pytest.mark.parametrize("status", [200, 500])
-def test_what_is_no_gateway(body: bytes, status: int) -> None:
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: Any) -> None:
-            """Log no requests."""
-
-    with HTTPServer(("127.0.0.1", 0), Other) as server:
-        answering = threading.Thread(target=server.handle_request)
-        answering.start()
-        done = run(f"http://127.0.0.1:{server.server_port}", "true")
-        answering.join()
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "--url, $AGENTSPEC_URL" in done.stderr
-    assert "let this command start a gateway: --serve" in done.stderr
-
-
-def test_where_the_gateway_is_may_be_told_by_the_environment(
-    url: str, engine: ScriptedEngine, program: Path
-) -> None:
-    argv = [sys.executable, "-m", "agentspec", "run", sys.executable, str(program)]
-    subprocess.run(argv, env={**os.environ, "AGENTSPEC_URL": f"{url}/v1"}, check=True, timeout=TIMEOUT_S)
-    assert len(engine.requests) == 1
-
-
 def test_a_gateway_of_its_own(llama_checkpoint: Path, program: Path) -> None:
     options = f"--model {llama_checkpoint} --engine torch --threads 1 --served-model-name scripted"
     done = run("http://127.0.0.1:9", sys.executable, program, 2, options=[f"--serve-options={options}"])
@@ -537,14 +475,6 @@ def test_gains() -> None:
     total = summed(stages)
     assert (total["num_requests"], total["accepted_per_step"], total["saved_request_s"]) == (7, 3.0, 8.0)
     assert shown(stages).splitlines()[-1].split() == ["all", "7", "120", "3.00", "50%", "8.0", "s"]
-
-
-def test_answers_that_end_with_their_prompt_have_tokens_per_pass() -> None:
-    ended = {**FIGURES, "num_steps": 0, "num_output_tokens": 22}  # 2 requests, 20 accepted tokens
-    plain = {**ended, "num_output_tokens": 2, "num_accepted_tokens": 0}  # or a server without figures
-    stages = gained([], [{"stage": "a", **ended}, {"stage": "b", **plain}])
-    assert [stage["accepted_per_step"] for stage in stages] == [11.0, None]
-    assert [line.split()[3] for line in shown(stages).splitlines()[1:]] == ["11.00", "-", "6.00"]
 
 
 def test_seconds_are_shown_only_where_they_were_measured() -> None:

@@ -109,18 +109,6 @@ def test_the_watchdog_ends_with_the_program(url: str, engine: ScriptedEngine) ->
         assert not children & processes().keys()
 
 
-def test_the_watchdog_may_die(url: str, engine: ScriptedEngine) -> None:
-    with subprocess.Popen(command(url, "sh", "-c", "echo $$; cat; exit 3"), **PIPES) as process:
-        assert process.stdout is not None
-        program = int(process.stdout.readline())
-        (watchdog,) = (
-            one.pid for one in processes().values() if one.parent == process.pid and one.pid != program
-        )
-        os.kill(watchdog, signal.SIGKILL)
-        process.communicate("", TIMEOUT_S)
-        assert process.returncode == 3
-
-
 def test_the_table_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table = processes()
     monkeypatch.setattr(watchdog, "PROC", tmp_path)

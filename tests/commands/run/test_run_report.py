@@ -8,11 +8,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-import httpx
 import pytest
 
-from agentspec.commands.gateway_call import Gateway
-from agentspec.commands.run.report import MAX_NAMED, missing_calls, origin_of, run_report
 from tests.commands.support.running import run
 from tests.gateway.support.scripted import ScriptedEngine
 
@@ -92,55 +89,3 @@ def test_calls_that_arrived_are_not_missed(url: str, other: str, engine: Scripte
     assert len(engine.requests) == 1
     assert other not in done.stderr
     assert "reached" not in done.stderr
-
-
-def test_what_is_only_read_is_no_call(url: str, other: str, engine: ScriptedEngine) -> None:
-    done = run(url, sys.executable, "-c", f"import httpx; httpx.get({other!r})")
-    assert (done.returncode, other in done.stderr) == (0, False)
-
-
-def test_the_words() -> None:
-    hosts = [f"https://host-{num}" for num in range(MAX_NAMED + 1)]
-    assert f"host-{MAX_NAMED - 1}, .... If" in missing_calls(Gateway("http://g", None), hosts)
-    assert "g:80/v1" in missing_calls(Gateway("http://g:80/v1", None), [])
-
-
-@pytest.mark.parametrize(
-    ("status", "content", "said"),
-    [
-        (200, '{"data": [{"id": "qwen"}]}', "Its engine serves 'qwen': "),
-        (503, "{}", "Its engine does not answer, status 503: "),
-        (401, "{}", "It requires a key: name one by --key or $AGENTSPEC_API_KEY"),
-        (200, "[]", "The program's own output should say why"),
-        (200, "no JSON", "The program's own output should say why"),
-    ],
-)
-def test_why_calls_got_no_answer(
-    status: int, content: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def get(url: str, **options: Any) -> httpx.Response:
-        return httpx.Response(status, text=content, request=httpx.Request("GET", url))
-
-    monkeypatch.setattr(httpx, "get", get)
-    found = missing_calls(Gateway("http://g:80", None), ["http://g"])
-    assert found.startswith("http://g:80 answered no call")
-    assert said in found
-
-
-def test_a_gateway_that_has_ended(unused_tcp_port: int) -> None:
-    root = f"http://127.0.0.1:{unused_tcp_port}"
-    assert "It has ended, or does not answer: " in missing_calls(Gateway(root, None), [root])
-
-
-def test_origins() -> None:
-    assert origin_of("https://user:secret@[::1]:8000/x/v1") == "https://[::1]:8000"
-
-
-def test_a_report_that_is_gone() -> None:
-    with run_report() as report:
-        assert report.origins() == []
-        report.path.write_text("b\na\nb\n")
-        assert report.origins() == ["b", "a"]
-        report.path.unlink()
-        assert report.origins() == []
-    assert not report.path.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -16,9 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from agentspec.cli import build_parser, main
-from agentspec.commands.option_types import MAX_PORT
-from agentspec.gateway.config_file import load_settings
+from agentspec.cli import main
 from agentspec.models import bundled_model_dir
 
 CAPSYS = pytest.CaptureFixture[str]
@@ -52,12 +49,6 @@ def test_values_of_file_environment_and_options(
     assert (engine["engine"], engine["reason"]) == ("torch", "no --model was given")
     assert (engine["slots"], engine["max_draft"], engine["rule"]) == (3, 7, "paper")
     assert (engine["served_model_name"], engine["device"]) == ("agentspec-sql", "cpu")
-
-
-def test_no_key_and_no_operator(capsys: CAPSYS) -> None:
-    values = shown(capsys)
-    assert values["keys"] == {"number": 0, "by_tenant": {}}
-    assert values["admin_key_sha256"] is None
 
 
 @pytest.mark.usefixtures("vllm")
@@ -183,25 +174,11 @@ def test_a_missing_package_of_the_corpus(capsys: CAPSYS, monkeypatch: pytest.Mon
     assert "this needs redis: pip install 'agentspec-serving[corpus]'" in told
 
 
-def test_a_missing_package_of_the_object_store(capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "agentspec.extras.find_spec", lambda name: None if name == "obstore" else find_spec(name)
-    )
-    told = refused(capsys, "--corpus", "here", "--corpus-snapshots", "gs://bucket/prefix")
-    assert "this needs obstore: pip install 'agentspec-serving[object-store]'" in told
-
-
 def test_the_place_of_the_corpus_without_its_password(
     capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTSPEC_ENGINE__CORPUS", "redis://user:secret@host:1/0")
     assert shown(capsys)["engine"]["corpus"] == "redis://user@host:1/0"
-
-
-@pytest.mark.usefixtures("vllm")
-def test_the_place_of_vllms_corpus_without_its_password(capsys: CAPSYS) -> None:
-    engine = shown(capsys, "--model", "org/name", "--corpus", "redis://user:secret@host:1/0")["engine"]
-    assert engine["corpus"] == "redis://user@host:1/0"
 
 
 def test_a_corpus_of_the_host(capsys: CAPSYS, tmp_path: Path) -> None:
@@ -253,43 +230,3 @@ print(f"\\nended: {status} {'torch' in sys.modules}")
     options = ["serve", "--port", "0", "--engine", "torch", "--model", str(llama_checkpoint), "--dry-run"]
     run = subprocess.run([sys.executable, "-c", code, *options], capture_output=True, text=True, check=True)
     assert run.stdout.endswith("ended: 0 False\n"), run.stderr
-
-
-def test_options_and_settings_of_the_engine_have_the_same_ranges(
-    capsys: CAPSYS, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = ("-1", "0", "1", "1024", "1025", str(MAX_PORT), str(MAX_PORT + 1), str(1 << 24), str(1 << 25))
-    for name in (
-        "max_model_len",
-        "max_draft",
-        "stage_budget_mb",
-        "slots",
-        "kv_cache_mb",
-        "threads",
-        "engine_port",
-    ):
-        for value in values:
-            assert _is_option(name, value) is _is_setting(name, value, monkeypatch), (name, value)
-    for device in ("cpu", "cuda", "cuda:1", "mps", "gpu", "cuda:", "CPU", ""):
-        assert _is_option("device", device) is _is_setting("device", device, monkeypatch), device
-    capsys.readouterr()
-
-
-def _is_option(name: str, value: str) -> bool:
-    try:
-        build_parser().parse_known_args(["serve", f"--{name.replace('_', '-')}={value}"])
-    except SystemExit:
-        return False
-    return True
-
-
-def _is_setting(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    variable = f"AGENTSPEC_ENGINE__{name.upper()}"
-    monkeypatch.setitem(os.environ, variable, value)
-    try:
-        load_settings(None)
-    except ValueError:
-        return False
-    finally:
-        monkeypatch.delitem(os.environ, variable)
-    return True

@@ -336,39 +336,6 @@ def test_no_version_that_was_in_force_comes_back(file: Path) -> None:
     assert log.in_force == ["second", "third"]
 
 
-@pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.mkdir(), lambda path: None])
-def test_what_is_no_file_holds_nothing_up(file: Path, make: Callable[[Path], None]) -> None:
-    file.write_text("start")
-    log = Log(file)
-    file.unlink()
-    make(file)
-    assert log.reload.look() is None
-    version = log.reload.look()
-    assert version is not None
-    asyncio.run(log.reload.read(version))
-    assert (log.tried, log.salvaged) == ([], [])
-
-
-def test_a_reload_of_many_keys_does_not_stop_the_event_loop(file: Path) -> None:
-    """The event loop runs while the file is parsed."""
-    names = [f"k{number}" for number in range(1_000)]
-    running = Running(file, ENGINE + keys(*names))
-    reload = Reload(file, running.settings.read, running.settings.salvage)
-    file.write_text(ENGINE + keys(*names[1:]))
-    num_turns = 0
-
-    async def turn() -> None:
-        nonlocal num_turns
-        reading = asyncio.create_task(reload.read(reload.version()))
-        while not reading.done():
-            num_turns += 1
-            await asyncio.sleep(0.001)
-
-    asyncio.run(turn())
-    assert len(running.runtime.keys) == 999
-    assert num_turns > 10
-
-
 def test_a_revoked_key_stays_out_when_the_next_version_is_bad(file: Path) -> None:
     def opens(name: str) -> bool:
         given = {"authorization": f"Bearer {name}"}
