@@ -301,8 +301,9 @@ fuzz-gateway: $(STAMP)  ## 10,000 requests made up from docs/openapi.yaml (CASES
 methods: $(STAMP)  ## the drafting methods live, on the bundled model (ARGS="--heads out/heads --questions 10")
 	@$(BIN)/python -m lab methods --json out/methods.json $(ARGS)
 
-test-lab: $(STAMP)  ## the tests of lab/, which no other target runs
+test-lab: $(STAMP)  ## the tests of lab/, which no other target runs, and one short experiment
 	@$(BIN)/python -m pytest lab/tests $(ARGS)
+	@$(BIN)/python -m lab stages --calls 60 --variants 1 --json out/stages.json
 
 paper: $(STAMP)  ## lab/paper.md: the paper's figures again (TRACES=DIR, ARGS="--only fig8 --limit 50")
 	@test -n "$(PAPER_TRACES)" || { echo "make paper needs recorded calls: make paper TRACES=DIR, see python -m lab paper --help"; exit 2; }

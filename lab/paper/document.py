@@ -29,7 +29,7 @@ empty at first, and outputs join them while they are written. Drafts are chains 
 `alpha` 4 and `min_prob` 0.1. A figure with other settings states them. `paper-shared` has the paper's two \
 trees, the request's own and one of all outputs. `paper-stage` has a tree per stage in place of the latter. \
 `forest` and `learned` have those of request, session, stage and workflow (`forest` that of the tenant as \
-well). `learned` starts without the shipped prior, which has seen these calls. `agentspec replay --help` \
+well). `learned` starts without the shipped prior, which has seen these calls. `lab/replay/methods.py` \
 lists the other methods.\
 """
 

@@ -11,11 +11,9 @@ import pytest
 from agentspec.replay.calls import END, Call, encoded, load_tokenizer
 from agentspec.replay.jobs import Selection
 from agentspec.replay.tally import Tally
-from agentspec.reporting.report import print_report
 from lab.command import main
 from lab.compare import compare
 from lab.compare.compare import ROWS, summary
-from lab.compare.report import table
 from lab.compare.trials import (
     TREE_SIZES,
     TRIALS,
@@ -24,7 +22,6 @@ from lab.compare.trials import (
     Trial,
     distractor,
     learned_chain,
-    limit_bytes,
     most_unlike,
     paper_chain,
     tree,
@@ -41,26 +38,10 @@ def test_between_two_points_lines_are_straight():
     assert (curve.gained(4.0), curve.drafted(3.0)) == (3.0, 4.0)
 
 
-def test_below_the_first_point_the_line_begins_where_nothing_is_drafted():
-    assert Curve([Point(2.0, 1.0)]).gained(0.5) == 0.25
-    assert Curve([Point(2.0, 1.0)]).drafted(0.25) == 0.5
-    assert Curve([Point(2.0, 2.0)], at_zero=1.0).gained(1.0) == 1.5
-
-
 def test_beyond_the_last_point_nothing_is_known():
     curve = Curve([Point(2.0, 1.0), Point(4.0, 1.5)])
     assert curve.gained(4.1) is None
     assert curve.drafted(1.6) is None
-
-
-def test_what_is_reached_twice_is_first_reached_with_fewer_drafts():
-    curve = Curve([Point(2.0, 2.0), Point(3.0, 1.0), Point(4.0, 3.0)])
-    assert curve.drafted(1.5) == 1.5
-
-
-def test_points_that_draft_alike_do_no_harm():
-    curve = Curve([Point(2.0, 1.0), Point(2.0, 1.0)])
-    assert (curve.gained(2.0), curve.drafted(1.0)) == (1.0, 2.0)
 
 
 # ---- the figures of a data set ----
@@ -153,11 +134,6 @@ def test_a_data_set_has_every_figure_and_every_point():
     assert len(figures["points"]) == len(TRIALS) == len(set(TRIALS))
 
 
-def test_the_limit_is_a_third_beside_what_does_not_grow():
-    assert limit_bytes(30 << 20) == 12 << 20
-    assert limit_bytes(0) == 2 << 20
-
-
 # ---- the summary ----
 
 FIGURES = {
@@ -204,23 +180,6 @@ def test_every_key_of_the_summary():
         "draft_ratio_equal_tokens_mean",
         "ece_max",
     ]
-
-
-def test_the_worst_data_set_is_named():
-    assert {row.key: row.worst(FIGURES) for row in ROWS} == dict.fromkeys((row.key for row in ROWS), "y")
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("halves", [["second"], ["first", "second"]])
-def test_the_table_fits_the_terminal(columns, halves, capsys):
-    long = {"a_data_set_with_a_very_long_name": FIGURES["y"], "x": FIGURES["x"]}
-    shown = table(dict.fromkeys(halves, long))
-    print_report(shown, None, columns=columns)
-    printed = capsys.readouterr().out
-    assert max(map(len, printed.splitlines())) <= columns
-    assert "…" not in printed
-    assert printed.count("≤ 0.42") == 1
-    assert printed.count("pass") + printed.count("FAIL") == len(halves) * len(ROWS)
 
 
 def test_what_is_not_reached_meets_no_bar():

@@ -70,28 +70,6 @@ def test_a_string_is_followed_through_another_text(alphabet):
         assert (match.length, automaton.end(match) if match.length else 0) == expected
 
 
-@pytest.mark.parametrize("alphabet", [2, 3, 8])
-def test_a_match_is_one_still_when_the_text_has_grown(alphabet):
-    rng = random.Random(alphabet)
-    automaton, match, said = SuffixAutomaton(), Match(), []
-    for _ in range(200):
-        for _ in range(rng.randrange(3)):
-            automaton.append(rng.randrange(alphabet))
-        said.append(rng.randrange(alphabet))
-        match = automaton.follow(match, said[-1])
-        if match.length:
-            assert automaton.end(match) == last_end(automaton.text, said[-match.length :])
-
-
-def test_the_automaton_grows_with_the_text_only():
-    rng = random.Random(0)
-    automaton = SuffixAutomaton()
-    for i in range(1, 2000):
-        automaton.append(rng.randrange(2))
-        assert len(automaton._next) <= 2 * i + 1
-    assert sum(map(len, automaton._next)) <= 3 * 2000
-
-
 # ---- drafts ----
 
 
@@ -113,13 +91,6 @@ def test_the_text_itself_is_copied_from_the_last_place():
     assert not len(drafter.step("x", ids(6)))
 
 
-def test_a_run_may_run_into_what_it_looks_for():
-    drafter = SuffixAutomata(8)
-    drafter.start("x", call((6,) * 6))
-    # the longest that occurs before the end is five sixes; one token follows them
-    assert drafter.step("x", ids()).token_ids.tolist() == [6]
-
-
 @pytest.mark.parametrize(
     ("said", "expected", "length", "source"),
     [
@@ -136,18 +107,6 @@ def test_outputs_are_copied_where_they_match_longer_by_more_than_the_bias(said, 
     drafter.start("x", call((18, 19, 20, 21, 22, 60)))
     draft = drafter.step("x", ids(*said))
     assert (draft.token_ids.tolist(), draft.match_length, draft.source) == (expected, length, source)
-
-
-def test_limits_of_nothing_draft_after_every_match():
-    drafter = SuffixAutomata(2, least=1, bias=0)
-    learn(drafter, (1, 2, 3))
-    drafter.start("x", call((5, 2, 6)))
-    assert drafter.step("x", ids(2)).token_ids.tolist() == [
-        6,
-        2,
-    ]  # a match of 1 in both: its own text
-    draft = drafter.step("x", ids(1, 2))  # a match of 2 in the output
-    assert (draft.token_ids.tolist(), draft.match_length, draft.source) == ([3], 2, Source.TENANT)
 
 
 def test_outputs_are_learned_when_they_are_finished():

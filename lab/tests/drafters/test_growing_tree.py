@@ -81,56 +81,6 @@ def test_a_level_expands_the_likeliest_nodes_only() -> None:
         assert expanded == set(sorted(by_length[size], key=chance, reverse=True)[:WIDTH])
 
 
-def test_width_1_is_the_greedy_chain() -> None:
-    draft = grown(GrowingTree(1, 100, 0.0))
-    path: Path = ()
-    for _ in range(DEPTH):
-        path = (*path, chances(path)[0][0])
-    assert draft.is_chain
-    assert tuple(draft.token_ids.tolist()) == path
-
-
-@pytest.mark.parametrize("least", [0.05, 0.2, 0.5])
-def test_unlikely_nodes_are_left_out(least: float) -> None:
-    draft = grown(GrowingTree(27, 100, least))
-    assert set(drafted_paths(draft)) == {path for path in all_paths() if chance(path) >= least}
-
-
-def test_nothing_likely_is_no_draft() -> None:
-    draft = grown(GrowingTree(2, 100, 1.0))
-    assert len(draft) == 0
-    assert draft.source is Source.NONE
-
-
-def test_parents_of_computed_nodes() -> None:
-    tree = GrowingTree(2, 100, 0.0)
-    tree.add(np.array([[1, 2]], np.int32), np.log(np.array([[0.6, 0.4]], np.float32)))
-    first = tree.expand()
-    assert first is not None
-    assert (first.token_ids.tolist(), first.rows, first.parents.tolist()) == ([1, 2], [0, 0], [-1, -1])
-    tree.add(np.array([[3, 4], [5, 6]], np.int32), np.log(np.array([[0.5, 0.4], [0.9, 0.1]], np.float32)))
-    second = tree.expand()
-    assert second is not None
-    assert second.token_ids.tolist() == [5, 3]  # 0.36 and 0.3
-    assert second.rows == [1, 0]
-    assert second.parents.tolist() == [-1, -1, 1, 0]
-
-
-def test_no_node_is_computed_whose_children_could_not_be_drafted() -> None:
-    tree = GrowingTree(2, 2, 0.0)
-    tree.add(np.array([[1, 2]], np.int32), np.log(np.array([[0.9, 0.1]], np.float32)))
-    level = tree.expand()
-    assert level is not None
-    assert level.token_ids.tolist() == [1]  # nothing below 0.1 could be among the first two
-    chain = GrowingTree(1, 1, 0.0)
-    chain.add(np.array([[1]], np.int32), np.zeros((1, 1), np.float32))
-    assert chain.expand() is None
-    nothing = GrowingTree(2, 0, 0.0)
-    nothing.add(np.array([[1, 2]], np.int32), np.zeros((1, 2), np.float32))
-    assert nothing.expand() is None
-    assert len(nothing.draft()) == 0
-
-
 def test_drafts_are_trees_for_all_sizes() -> None:
     for width, most in itertools.product((1, 2, 4), (1, 3, 8)):
         draft = grown(GrowingTree(width, most, 0.01))

@@ -117,36 +117,6 @@ def test_the_trees_continue_the_likeliest_new_tokens_of_the_model() -> None:
     assert probs(union)[5, 8, 9] == pytest.approx(0.5 * 0.9 * 0.8 / 0.9)
 
 
-def test_the_last_level_is_continued_by_the_trees() -> None:
-    union, _ = grown(NOTHING, {(): {5: 0.5}}, lambda *_: chain((8,), (0.9,)), depth=1)
-    assert (5, 8) in probs(union)
-
-
-def test_a_level_has_the_likeliest_nodes_only() -> None:
-    model = {(): {5: 0.4, 6: 0.3, 7: 0.2}, (5,): {8: 0.5, 9: 0.4}, (6,): {8: 0.9}}
-    _, levels = grown(NOTHING, model, width=2)
-    assert levels == [[(5,), (6,)], [(6, 8), (5, 8)]]
-
-
-def test_unlikely_nodes_are_neither_expanded_nor_added() -> None:
-    model = {(): {5: 0.5, 6: 0.1}, (5,): {7: 0.3}}
-    union, levels = grown(NOTHING, model, least=0.2)
-    assert levels == [[(5,)]]
-    assert probs(union) == {(5,): pytest.approx(0.5)}
-
-
-def test_growth_ends_where_no_more_would_be_drafted() -> None:
-    model = {(): {5: 0.5, 6: 0.4}, (5,): {7: 0.5}, (6,): {7: 0.5}}
-    assert [grown(NOTHING, model, most=most)[1] for most in (0, 1, 2)] == [[], [], [[(5,)]]]
-
-
-def test_a_chain_grows_as_long_as_it_has_room() -> None:
-    """Tokens of other chains need none."""
-    model = {(): {5: 0.6}, (5,): {6: 0.4}, (5, 6): {7: 0.9}, (5, 6, 7): {8: 0.9}}
-    _, levels = grown(chain((1, 2, 3), (0.5, 0.5, 0.5)), model, width=1, most=3)
-    assert levels == [[(5,)], [(5, 6)]]
-
-
 def test_the_model_corrects_what_follows_a_token_of_the_trees() -> None:
     """It doubts the first token, so the others leave room for its own."""
 
@@ -161,14 +131,6 @@ def test_the_model_corrects_what_follows_a_token_of_the_trees() -> None:
     assert (5, 6) in levels[1]
     assert probs(union)[1, 2, 3, 4] == pytest.approx(0.01)
     assert union.draft(3, 0.0, is_tree=True).token_ids.tolist() == [5, 6, 7]
-
-
-def test_tokens_that_the_model_does_not_have_are_not_shown_to_it() -> None:
-    """The trees may have learned outputs of another model."""
-    _, levels = grown(chain((VOCAB_SIZE, 2), (0.9, 0.8)), {(): {5: 0.5}})
-    assert levels == [[(5,)]]
-    _, levels = grown(chain((-3, 2), (0.9, 0.8)), {})
-    assert levels == []
 
 
 def test_estimates_that_are_no_numbers_change_nothing() -> None:

@@ -16,19 +16,18 @@ from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.promises import Promises
 from agentspec.engine.text.tokenizer import Tokenizer
-from agentspec.errors import ConfigError, DuplicateRequestError, UnknownRequestError
+from agentspec.errors import DuplicateRequestError, UnknownRequestError
 from agentspec.forest import Forest
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts
 from agentspec.stages import StageKey
 from agentspec.tags import Tags
-from lab.drafters import model_use
 from lab.drafters.draft_model import DraftModel
 from lab.drafters.eagle_checkpoint import load_eagle
 from lab.drafters.hybrid import HybridDrafter
 from lab.drafters.joint_chance import JointChance
 from lab.drafters.model_drafter import DraftTree, ModelDrafter
-from lab.drafters.model_use import FEWEST, FEWEST_READ, ModelUse, Situation
+from lab.drafters.model_use import ModelUse, Situation
 from lab.tests.drafters.support import GREEDY, MAX_LEN, NUM_SLOTS, SAMPLED, Recording, chain, ids, outputs
 from tests.support.eagle_heads import head_config, head_tensors, write_head
 from tests.support.fakes import STAGE, SteppedEngine
@@ -183,44 +182,6 @@ def test_what_the_model_gains_is_learned(
     assert learned == [pytest.approx(gained)]
 
 
-def test_the_reading_of_prompts_is_timed_by_their_tokens(
-    exact_model: Transformer, head_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed: list[int] = []
-    ended: list[float | None] = []
-    monkeypatch.setattr(ModelUse, "time_reading", lambda _, seconds, num_tokens: timed.append(num_tokens))
-    monkeypatch.setattr(ModelUse, "learn_request", lambda *arguments: ended.append(arguments[-1]))
-    model = Guessing(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
-    hybrid = HybridDrafter(trees(), model)
-    hybrid.start("r", STAGE, ids(1, 2, 3, 4))
-    hybrid.watch([passed(1, 2)])  # the first token was in the slot already
-    hybrid.watch([passed(2, 3, 4)])
-    hybrid.step([("r", ids(7))])
-    hybrid.watch([passed(4, 7)])
-    hybrid.finish("r")
-    assert timed == [1, 2, 0]
-    assert ended == [0.75]
-
-
-def test_tokens_that_others_drafted_count_in_the_time_of_a_step(
-    exact_model: Transformer, head_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The engine steps without asking, where a grammar drafts."""
-    timed: list[tuple[float, int]] = []
-    monkeypatch.setattr(ModelUse, "time_step", lambda _, seconds, num: timed.append((seconds, num)))
-    now = [0.0]
-    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
-    hybrid = HybridDrafter(trees(), model, clock=lambda: now[0])
-    hybrid.start("r", STAGE, ids(1, 2))
-    hybrid.step([("r", ids(3))])
-    for _ in range(3):
-        now[0] += 1.0
-        hybrid.observe("r", ids(4, 5))
-    now[0] += 1.0
-    hybrid.step([("r", ids(6))])
-    assert timed == [(4.0, 7)]
-
-
 @pytest.mark.parametrize("threshold", [None, 1e9])
 def test_before_the_first_token_only_the_trees_draft(
     exact_model: Transformer, tokenizer: Tokenizer, head_path: Path, threshold: float | None
@@ -255,13 +216,6 @@ def test_requests_are_admitted_by_all_or_none(exact_model: Transformer, head_pat
     hybrid.finish("r")
     hybrid.start("r", STAGE, ids(1, 2))
     assert [len(draft) for draft in hybrid.step([("r", ids(3))])] == [0]  # nothing is known yet
-
-
-@pytest.mark.parametrize("threshold", [-0.1, float("nan")])
-def test_a_threshold_is_not_negative(exact_model: Transformer, head_path: Path, threshold: float) -> None:
-    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
-    with pytest.raises(ConfigError, match="threshold is at least 0, not"):
-        HybridDrafter(trees(), model, threshold=threshold)
 
 
 @pytest.mark.parametrize(
@@ -334,128 +288,6 @@ def test_now_and_then_the_model_drafts_where_it_was_not_worth_it() -> None:
     for _ in range(60):
         use.learn(situation, 9)  # the model is better now
     assert use.choose([situation]) == [True]
-
-
-def test_a_new_stage_is_tried_more_often_until_it_has_outcomes_of_its_own() -> None:
-    use = taught({PLAN: 0})
-    known, new = use.situation(PLAN, LOW), use.situation(CHAT, LOW)
-    chosen = [use.choose([known, new]) for _ in range(400)]
-    assert {tuple(one) for one in chosen} == {(False, True), (False, False)}
-    assert 60 <= chosen.count([False, True]) <= 140
-    for _ in range(FEWEST):
-        use.learn(new, 0)
-    assert sum(True in use.choose([known, new]) for _ in range(400)) <= 40
-
-
-def test_a_stage_begins_with_the_gains_of_all() -> None:
-    for gained, is_worth_it in ((3, True), (1, False)):
-        use = taught({PLAN: gained})
-        assert choose(use, (CHAT, LOW)) == [is_worth_it]
-
-
-def served(use: ModelUse, stage: StageKey, num_steps: int, read: float | None = 1.0) -> None:
-    """Some requests of a stage end, after steps in which the trees expected little."""
-    for _ in range(FEWEST):
-        use.learn_request(stage, {use.situation(stage, LOW)[1]: num_steps}, read)
-
-
-def test_the_model_reads_a_prompt_if_its_drafts_will_gain_more() -> None:
-    use = taught({PLAN: 3, CHAT: 9})  # a draft costs 2 tokens
-    use.time_reading(0.1, 1000)  # ten tokens of a prompt take the time of one of an output
-    for stage in (PLAN, CHAT):
-        assert use.wants(stage, 10**6)  # nothing is known of its requests
-        served(use, stage, num_steps=5)  # they gain 5 tokens, and 35
-    assert (wanted(use, PLAN, 40), wanted(use, CHAT, 40)) == (True, True)
-    assert (wanted(use, PLAN, 60), wanted(use, CHAT, 60)) == (False, True)
-    assert not wanted(use, CHAT, 360)
-    for _ in range(60):
-        served(use, PLAN, num_steps=5, read=0.1)  # the rest was in the slots
-    assert wanted(use, PLAN, 400)
-
-
-def wanted(use: ModelUse, stage: StageKey, num_prompt: int) -> bool:
-    """Return False if the model reads such prompts now and then only, to try."""
-    num_read = sum(use.wants(stage, num_prompt) for _ in range(320))
-    assert num_read == 320 or num_read <= 25
-    return num_read == 320
-
-
-def test_a_mean_of_few_results_counts_as_more() -> None:
-    use = taught({})
-    situation = use.situation(PLAN, LOW)
-    for _ in range(FEWEST):
-        use.learn(situation, 1.6)
-    assert use.choose([situation]) == [True]  # as much as a pass costs
-    for _ in range(NUM_OUTCOMES):
-        use.learn(situation, 1.6)
-    assert use.choose([situation]) == [False]
-
-
-def test_each_stage_that_is_not_worth_it_is_tried_now_and_then() -> None:
-    """Requests of two stages come in turn."""
-    use = taught({PLAN: 0, CHAT: 0})
-    use.time_reading(0.1, 1000)
-    served(use, PLAN, num_steps=5)
-    served(use, CHAT, num_steps=5)
-    found = [(use.wants(PLAN, 100), use.wants(CHAT, 100)) for _ in range(640)]
-    for one in zip(*found, strict=True):
-        assert 8 <= sum(one) <= 40
-
-
-def test_a_stage_reads_its_first_prompts_whatever_others_gain() -> None:
-    use = taught({PLAN: 0})
-    use.time_reading(0.1, 1000)
-    served(use, PLAN, num_steps=5)
-    new = StageKey.parse("new")
-    for _ in range(FEWEST_READ):
-        assert use.wants(new, 1000)
-        use.situation(new, LOW)
-        use.learn_request(new, {1: 3}, 1.0)
-    assert not wanted(use, new, 1000)
-
-
-def test_an_unknown_gain_counts_a_few_tokens_for_each_step_that_needs_it() -> None:
-    for num_steps, is_worth_it in ((20, True), (1, False)):  # two tokens each, beyond the pass
-        use = taught({PLAN: 3})
-        use.time_reading(0.1, 1000)
-        for _ in range(FEWEST):
-            use.learn_request(CHAT, {use.situation(CHAT, HIGH)[1]: num_steps}, 1.0)
-        assert wanted(use, CHAT, 100) is is_worth_it
-
-
-def test_a_request_without_steps_says_nothing() -> None:
-    use = taught({PLAN: 0})
-    for _ in range(FEWEST):
-        use.learn_request(PLAN, {}, 1.0)
-    assert use.wants(PLAN, 10**6)
-
-
-def test_the_first_times_are_slow() -> None:
-    use = taught({})
-    use.time_model(1.0, 4)
-    use.time_model(0.004, 4)
-    assert use.price(4) == pytest.approx(4)
-
-
-def test_stages_beyond_the_limit_share_their_gains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_use, "MOST_STAGES", 1)
-    use = taught({PLAN: 3})
-    found = [use.situation(stage, LOW) for stage in (PLAN, CHAT, StageKey.parse("other"))]
-    assert found == [(PLAN, 1), (None, 1), (None, 1)]
-    assert use.choose(found) == [True, True, True]
-    for _ in range(FEWEST):
-        use.learn_request(CHAT, {1: 0}, 1.0)
-    use.time_reading(1.0, 1)
-    assert not wanted(use, StageKey.parse("other"), 1000)
-
-
-def test_a_pause_of_the_machine_counts_little() -> None:
-    use = taught({})
-    for _ in range(10):
-        use.time_step(0.01, 10)
-    before = use.price(1)
-    use.time_step(60.0, 10)
-    assert use.price(1) > before / 1.4
 
 
 # ---- what goes wrong ----
@@ -559,17 +391,3 @@ def test_a_step_of_an_unknown_request_changes_nothing(exact_model: Transformer, 
     with pytest.raises(UnknownRequestError):
         hybrid.step([("r", ids(3)), ("x", ids(3))])
     assert [len(draft) for draft in hybrid.step([("r", ids(3))])] == [0]
-
-
-def test_time_between_requests_is_no_time_of_steps(exact_model: Transformer, head_path: Path) -> None:
-    now_s = 0.0
-    model = ModelDrafter(load_eagle(head_path, exact_model), NUM_SLOTS, MAX_LEN)
-    hybrid = HybridDrafter(trees(), model, clock=lambda: now_s)
-    for _ in range(3):
-        hybrid.start("r", STAGE, ids(1, 2))
-        for _ in range(4):
-            hybrid.step([("r", ids(3, 4))])
-            now_s += 0.01
-        hybrid.finish("r")
-        now_s += 60
-    assert hybrid._use._token_s.value == pytest.approx(0.005)

@@ -23,7 +23,7 @@ from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.sampling.state import SamplerState
 from agentspec.engine.text.tokenizer import Tokenizer
-from agentspec.errors import CheckpointError, ConfigError, DuplicateRequestError
+from agentspec.errors import DuplicateRequestError
 from agentspec.generation import GenerationRequest, SamplingParams
 from agentspec.proposer import NoDrafts, Proposer
 from agentspec.tags import Tags
@@ -207,12 +207,6 @@ def continued(model: Transformer, tokenizer: Tokenizer, proposer: Proposer) -> t
     return [engine.output("a"), engine.output("b")], engine.model.passes[num_passes][0].start
 
 
-def test_a_draft_model_of_another_vocabulary(exact_model: Transformer) -> None:
-    other = model_of_shape(replace(exact_model.config, vocab_size=500), dtype=torch.float64)
-    with pytest.raises(CheckpointError, match="has 500 tokens, the served model 384"):
-        DraftModel(other, exact_model)
-
-
 def test_a_request_without_all_features_drafts_nothing(exact_model: Transformer, head_path: Path) -> None:
     proposer = drafter(head_path, exact_model)
     assert isinstance(proposer, PassWatcher)
@@ -225,19 +219,3 @@ def test_a_request_without_all_features_drafts_nothing(exact_model: Transformer,
     proposer.finish("never started")
     token_ids, state = np.arange(2, dtype=np.int32), SamplerState(SamplingParams())
     proposer.watch([PassedRow("r", 0, 0, token_ids, [0, 1], None, torch.empty(0, 384), state)])
-
-
-def test_limits_of_a_request(exact_model: Transformer, tokenizer: Tokenizer, head_path: Path) -> None:
-    for draft, most in (
-        (DraftConfig(mode="off"), 0),
-        (DraftConfig(mode="tree", max_tokens=3, min_prob=0), 3),
-    ):
-        proposer = Recording(drafter(head_path, exact_model))
-        outputs(exact_model, tokenizer, proposer, draft, GREEDY)
-        assert max(map(len, proposer.drafts), default=0) == most
-
-
-@pytest.mark.parametrize(("sizes", "name"), [({"width": 0}, "width"), ({"depth": 65}, "depth")])
-def test_bad_sizes(exact_model: Transformer, head_path: Path, sizes: dict[str, int], name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} must be an integer"):
-        drafter(head_path, exact_model, **sizes)

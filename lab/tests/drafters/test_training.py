@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -17,7 +17,6 @@ from agentspec.engine.batch import Segment
 from agentspec.engine.model.checkpoint import load_model
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
-from agentspec.errors import CheckpointError
 from lab.drafters.eagle_checkpoint import load_eagle
 from lab.drafters.medusa import load_medusa
 from lab.drafters.model_drafter import DraftNetwork
@@ -26,11 +25,9 @@ from lab.drafters.training.eagle import TrainableEagle
 from lab.drafters.training.loop import Plan, Report, train
 from lab.drafters.training.medusa import HEAD_DISCOUNT, TrainableMedusa
 from lab.drafters.training.mtp import TrainableMtp
-from lab.drafters.training.precision import autocast
 from lab.drafters.training.publish import write_eagle, write_medusa, write_mtp
-from lab.drafters.training.texts import Observed, Observer, Texts
+from lab.drafters.training.texts import Observer, Texts
 from lab.drafters.training.unrolled import STEP_DISCOUNT, UnrolledAttention, UnrolledHead
-from tests.support.checkpoints import make_checkpoint
 
 LAYERS = (1, 2, 3)
 TOLERANCE = 2e-3  # the files are float16
@@ -178,16 +175,6 @@ def test_a_checkpoint_with_an_mtp_head_is_the_same_model(
     assert not (path / "heads").exists()
 
 
-def test_places_that_a_checkpoint_with_an_mtp_head_can_not_have(
-    llama_checkpoint: Path, model: Transformer, tmp_path: Path
-) -> None:
-    with pytest.raises(CheckpointError, match="write to another folder"):
-        write_mtp(llama_checkpoint, new_mtp(model), llama_checkpoint)
-    sharded = make_checkpoint(tmp_path / "sharded", shard_size="100KB")
-    with pytest.raises(CheckpointError, match=r"there is no 'model\.safetensors'"):
-        write_mtp(tmp_path / "out", new_mtp(model), sharded)
-
-
 def test_the_matrix_to_the_vocabulary_behind_a_norm_with_zeros(checkpoint: Callable[[str], Path]) -> None:
     served = load_model(checkpoint("llama"))
     norm = served._norm
@@ -196,15 +183,6 @@ def test_the_matrix_to_the_vocabulary_behind_a_norm_with_zeros(checkpoint: Calla
         norm.scale[3] = 0
     assert served.logits_of_normed(torch.randn(2, 64)).isfinite().all()
     assert served.vocabulary().isfinite().all()
-
-
-@pytest.mark.parametrize("family", ["qwen3", "llama_biased", "mistral_window"])
-def test_a_model_that_the_layout_of_mtp_heads_has_no_place_for(
-    checkpoint: Callable[[str], Path], model: Transformer, tmp_path: Path, family: str
-) -> None:
-    with pytest.raises(CheckpointError, match="no plain Llama or Qwen2"):
-        write_mtp(tmp_path / "out", new_mtp(model), checkpoint(family))
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_loss_of_medusa_is_that_of_its_drafts(model: Transformer, tmp_path: Path) -> None:
@@ -253,50 +231,3 @@ def test_a_head_learns(model: Transformer, tmp_path: Path, kind: str) -> None:
     assert [report.step for report in reports] == [15, 30, 40]
     entropy = -float((observed.chances * observed.chances.clamp_min(1e-9).log()).sum(-1).mean())
     assert head.loss(observed, 2).item() < before - 0.3 * (before - entropy)
-
-
-def test_training_ends_with_its_time(model: Transformer) -> None:
-    observed = Observer(model, LAYERS).observe(texts())
-    now = iter(range(0, 1000, 10))
-    reports: list[Report] = []
-    train(
-        new_eagle(model),
-        endless(observed),
-        Plan(num_steps=100, num_drafted=1, most_s=50, report_every=1),
-        reports.append,
-        lambda: float(next(now)),
-    )
-    assert 1 <= len(reports) < 5
-
-
-def endless(observed: Observed) -> Iterator[Observed]:
-    while True:
-        yield observed
-
-
-def test_learning_rates() -> None:
-    plan = Plan(num_steps=100, warm_up=10)
-    assert plan.scale(0, 0) == pytest.approx(0.1)
-    assert plan.scale(50, 0) == pytest.approx(0.5)
-    assert plan.scale(99, 0) == pytest.approx(0.01)
-    assert Plan(num_steps=100, most_s=10).scale(60, 10) == 0
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "is_used"),
-    [({"avx2": True, "avx512_bf16": False}, False), ({"avx512_bf16": True}, True), ({"bf16": True}, True)],
-)
-def test_a_cpu_computes_in_bfloat16_only_with_instructions_for_it(
-    capabilities: dict[str, bool], is_used: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    with autocast("cpu"):
-        assert torch.is_autocast_enabled("cpu") is is_used
-        product = torch.ones(2, 2) @ torch.ones(2, 2)
-    assert product.dtype == (torch.bfloat16 if is_used else torch.float32)
-
-
-def test_a_version_that_does_not_know_the_cpu_computes_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
-    with autocast("cpu"):
-        assert torch.is_autocast_enabled("cpu")
