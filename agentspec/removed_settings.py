@@ -22,6 +22,7 @@ REMOVED: Mapping[str, str] = {
     "agentspec bench": "measure a program with `agentspec compare`, recorded calls with `agentspec replay`; "
     "a checkout has `python -m benchmarks` and `python -m lab`.",
     "agentspec replay --compare": "run `python -m lab compare` in a checkout.",
+    "discovery.save_every_s": "remove it: counts are saved every 5 seconds, new clusters at once.",
     "engine.hybrid_threshold": "remove it; vLLM's hybrid chooses by measured gain, and a checkout has the "
     "paper's threshold in `python -m lab methods`.",
     "health.failing_s": "remove it: failed probes and connections alone decide which engines are preferred.",

@@ -260,9 +260,6 @@ class DiscoverySettings(Group):
         "keep templates (masked text) in the file; false: a restart forgets prompts with slots",
     )
     cpu_share: float = setting(0.1, "largest share of one core that is spent on clustering", gt=0, le=1)
-    save_every_s: float = setting(
-        5.0, "seconds between two saves of counts; clusters are saved at once", gt=0
-    )
 
     @classmethod
     def from_environment(cls) -> DiscoverySettings:

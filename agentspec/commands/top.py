@@ -106,41 +106,7 @@ def view(snapshot: Mapping[str, Any], width: int) -> Group:
     left = snapshot["num_stages_left_out"]
     more = f", {left} more stages" if left else ""
     running = Text(f"{total['num_running']} calls under way{more}")
-    lines = [running, *_origins(total)]
-    engines = snapshot.get("engines")
-    return Group(table, *lines, Text(), _sharing(engines)) if engines else Group(table, *lines)
-
-
-def _origins(total: Mapping[str, Any]) -> list[Text]:
-    """Return a line on the outputs that accepted tokens were learned from, if some are other engines'."""
-    counts = {origin: total.get(f"num_accepted_from_{origin}", 0) for origin in ("fleet", "snapshot")}
-    if not any(counts.values()):
-        return []
-    accepted = total["num_accepted_tokens"]
-    counts = {"local": accepted - sum(counts.values()), **counts}
-    shares = ", ".join(f"{origin} {count / accepted:.0%}" for origin, count in counts.items() if count)
-    seconds = total.get("saved_by_others_s")
-    saved = "" if seconds is None else f"; sharing saved {time_saved(seconds)}"
-    return [Text(f"tokens saved by origin: {shares}{saved}")]
-
-
-def _sharing(engines: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of the engines that share outputs."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("outputs shared by", overflow="fold")
-    for name in ("sent", "known", "learned", "lag", "lost"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in engines:
-        known = _sum(one, "num_duplicates", "num_skipped")
-        lost = _sum(one, "num_dropped", "num_dropped_records")
-        lag = NOTHING if one["lag_s"] is None else f"{one['lag_s']:.1f} s"
-        learned = _sum(one, "num_learned")
-        table.add_row(Text(one["engine"]), _sum(one, "num_published"), known, learned, lag, lost)
-    return table
-
-
-def _sum(figures: Mapping[str, Any], *names: str) -> str:
-    return f"{sum(figures[name] or 0 for name in names):.0f}"
+    return Group(table, running)
 
 
 def _name(stage: Mapping[str, Any]) -> str:

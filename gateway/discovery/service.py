@@ -27,6 +27,7 @@ from agentspec.stages import StageKey
 
 MAX_RECENT = 4096  # cached raw prompts per tenant
 MAX_WAITING = 1024
+SAVE_EVERY_S = 5.0  # between two saves of counts; new clusters are saved at once
 ASK_AGAIN = 16  # requests of an unclustered prompt after which clustering is tried again: room may be free
 # without a file, a fixed key gives the same names in every process; no digests are stored that need a secret
 _SHARED_KEY = b"agentspec"
@@ -181,10 +182,10 @@ class Discovery:
         while not self._has_ended.is_set():
             try:
                 begun_s = time.thread_time()
-                has_placed = self._place_next(timeout_s=self._settings.save_every_s)
+                has_placed = self._place_next(timeout_s=SAVE_EVERY_S)
                 if time.monotonic() >= next_save_s:
                     self.save()
-                    next_save_s = time.monotonic() + self._settings.save_every_s
+                    next_save_s = time.monotonic() + SAVE_EVERY_S
                 elif has_placed and self._waiting.empty():
                     self.save(with_counts=False)
                 busy_s = time.thread_time() - begun_s
