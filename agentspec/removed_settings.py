@@ -29,6 +29,8 @@ REMOVED: Mapping[str, str] = {
     "health.num_failures": "set health.num_failed_looks: it counts failed connections, too.",
     "health.open_s": "set health.interval_s: the next good probe makes an engine preferred again.",
     "limits.log_bodies": "set server.record: calls are then appended to a file, with their content.",
+    "plugin.batch_shape": "leave it out; every request gets as many draft tokens as are worth verifying.",
+    "plugin.ragged_graphs": "leave it out; with adaptive_verification vLLM captures such graphs.",
 }
 
 SERVE = "agentspec serve"

@@ -12,7 +12,7 @@ from agentspec.commands.gateway_call import KEY_VARIABLE, Gateway
 from agentspec.doctor import installation, machine, packages
 from agentspec.doctor.finding import Finding, Level
 from agentspec.engine.machine_memory import available_memory
-from agentspec.vllm_plugin.versions import installed_version, is_for_cpus
+from agentspec.vllm_plugin.checks import installed_version, is_for_cpus
 
 DESCRIPTION = """\
 Check this installation, a server elsewhere (--engine-url), or a running gateway (--url): its key, its model,
@@ -89,7 +89,7 @@ def _here(model: str | None) -> Iterator[Finding]:
         yield packages.check_plugin()
         yield from _platform()
         if found.level is not Level.PROBLEM:
-            yield machine.check_model_runner(os.environ, version, is_for_cpus=is_for_cpus())
+            yield machine.check_model_runner(os.environ, is_for_cpus=is_for_cpus())
         yield from machine.check_environment(os.environ)
     if version is None or not model:
         yield packages.check_embedded_engine()  # the engine that would start

@@ -15,8 +15,8 @@ from agentspec.distribution import DOCUMENTS
 from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
 from agentspec.engine.model import checkpoint_config
 from agentspec.errors import CheckpointError
-from agentspec.vllm_plugin.model_runner import RUNNER_VARIABLE, ModelRunner, asks_for_v2
-from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, INSTALL, parse
+from agentspec.vllm_plugin.checks import INSTALL
+from agentspec.vllm_plugin.launch import ModelRunner
 
 GIB = 1 << 30
 ENOUGH_FILES = 4096
@@ -76,16 +76,9 @@ def check_kv_cache(environment: Mapping[str, str], available_bytes: int) -> Find
     return ok("KV cache", f"{text} GiB")
 
 
-def check_model_runner(environment: Mapping[str, str], version: str, *, is_for_cpus: bool) -> Finding:
-    """Check which model runner a vLLM of this version gets from ``agentspec serve``."""
-    if asks_for_v2(environment) and parse(version) < FIRST_WITH_RUNNER_V2:
-        first = ".".join(map(str, FIRST_WITH_RUNNER_V2))
-        return problem(
-            "model runner",
-            f"{RUNNER_VARIABLE}={environment[RUNNER_VARIABLE]}, but before vLLM {first} its runner V2 takes "
-            "no drafts of the plugin: unset the variable",
-        )
-    runner = ModelRunner.choose(version, environment, (), is_for_cpus=is_for_cpus)
+def check_model_runner(environment: Mapping[str, str], *, is_for_cpus: bool) -> Finding:
+    """Check which model runner vLLM gets from ``agentspec serve``."""
+    runner = ModelRunner.choose(environment, (), is_for_cpus=is_for_cpus)
     if runner.is_v2:
         return ok("model runner", "V2, which schedules steps ahead of their drafts")
     reason = f": {runner.reason}" if runner.reason else ""

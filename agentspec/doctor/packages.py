@@ -13,7 +13,7 @@ from agentspec.doctor.finding import Finding, ask_python, ok, problem, warning
 from agentspec.doctor.installation import reinstall_command
 from agentspec.errors import ConfigError
 from agentspec.extras import install_command
-from agentspec.vllm_plugin.versions import DISTRIBUTIONS, INSTALL, check_version, installed_version
+from agentspec.vllm_plugin.checks import DISTRIBUTIONS, INSTALL, check_version, installed_version
 
 OLDEST_PYTHON = (3, 11)
 NEWEST_TRIED_PYTHON = (3, 13)
@@ -41,7 +41,7 @@ from agentspec.engine import TorchEngine
 import torch
 print(f"{torch.__version__}, CPU kernels for {torch.backends.cpu.get_cpu_capability()}")
 """
-IMPORT_PLUGIN = "import agentspec.vllm_plugin.worker, agentspec.vllm_plugin.proposer"
+IMPORT_PLUGIN = "import agentspec.vllm_plugin.worker, agentspec.vllm_plugin.v1.proposer"
 
 
 def check_python(version: tuple[int, ...] = sys.version_info[:3]) -> Finding:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, fields
@@ -26,7 +27,6 @@ from agentspec.stages import StageKey
 from agentspec.stats import StageStats
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
-from agentspec.vllm_plugin.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -127,9 +127,8 @@ class Commands:
             "num_speculative_tokens": drafter.num_draft_tokens,
             "price": drafter.price,
             "tree_bytes": self._forest.memory_bytes(),
-            "num_requests": drafter.num_requests,
+            "num_requests": len(drafter.live),
             "num_slots": drafter.meter.num_slots,
-            "propose_us": drafter.timing.microseconds(),
             "num_calls": self._num_calls,
             **({} if drafter.corpus is None else {"corpus": drafter.corpus.figures().describe()}),
             **self._facts(),
@@ -254,3 +253,48 @@ def _text(arguments: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{name} must be a text, not {value!r}")
     return value
+
+
+class Snapshot:
+    """The last figures as JSON. Read by one thread, which may not wait long.
+
+    Args:
+        make: returns the figures; runs in the reading thread or in another.
+        submit: starts a call in another thread.
+        clock: clock in seconds, from any start.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Mapping[str, Any]],
+        submit: Callable[[Callable[[], None]], Future[None]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._submit = submit
+        self._clock = clock
+        self._last: tuple[float, str] | None = None  # when the making began, the figures
+        self._making: Future[None] | None = None
+
+    def read(self, *, is_quick: bool) -> str:
+        """Return the figures as a JSON object, with their age in seconds as ``age_s``.
+
+        If ``is_quick``, they are made now. Otherwise these are the last ones, and another thread makes new
+        ones for the next reading.
+
+        Raises whatever ``make`` raised, in this thread or in the other one.
+        """
+        if self._making is not None and self._making.done():
+            making, self._making = self._making, None
+            making.result()
+        if is_quick or self._last is None:
+            self._renew()
+        elif self._making is None:
+            self._making = self._submit(self._renew)
+        assert self._last is not None
+        begun_s, figures = self._last
+        return f'{{"age_s": {self._clock() - begun_s:.3f}, {figures[1:]}'
+
+    def _renew(self) -> None:
+        begin_s = self._clock()
+        self._last = begin_s, json.dumps(self._make())

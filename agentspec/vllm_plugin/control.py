@@ -16,15 +16,18 @@ import json
 import logging
 import os
 import secrets
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentspec.vllm_plugin.versions import FIRST_WITH_RUNNER_V2, installed_version, parse
+from agentspec.vllm_plugin.checks import installed_version
 from agentspec.wire import OWN_PREFIX
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 TOKEN_VARIABLE = "AGENTSPEC_CONTROL_TOKEN"
 METHODS = {
@@ -103,11 +106,8 @@ class Control:
 
 def _limit_requests(app: Any) -> None:
     """Have vLLM refuse requests that would end its engine."""
-    version = installed_version()
-    if version is None or parse(version) < FIRST_WITH_RUNNER_V2:
-        return
     try:
-        from agentspec.vllm_plugin import sampler_limits
+        from agentspec.vllm_plugin.v2 import sampler_limits
 
         sampler_limits.install(app.state.engine_client)
     except (ImportError, AttributeError) as error:  # of a vLLM that the plugin was not written for
@@ -128,7 +128,7 @@ async def _arguments(request: Request) -> dict[str, Any]:
     return arguments
 
 
-async def _ask(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
+async def _ask(engine: AsyncLLM, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of the workers that have a forest. Poll until a long command is done on all ranks."""
     job = secrets.token_hex(8)  # its name if it becomes a job: the same on all ranks
     answers = await _call(engine, command, json.dumps(arguments), job)
@@ -141,14 +141,10 @@ async def _ask(engine: Any, command: str, arguments: dict[str, Any]) -> dict[str
     return _merged(command, answers)
 
 
-async def _call(engine: Any, *args: str) -> list[dict[str, Any]]:
-    """Call all data-parallel ranks. Return their answers; before vLLM 0.32 only that of the first."""
-    method = "agentspec_control"
-    ask_all = getattr(engine.engine_core, "call_utility_all_async", None)
-    if ask_all is None:
-        ranks = [await engine.collective_rpc(method, args=args)]
-    else:
-        ranks = await ask_all("collective_rpc", method, None, args, None)
+async def _call(engine: AsyncLLM, *args: str) -> list[dict[str, Any]]:
+    """Call all data-parallel ranks, and return their answers."""
+    call_all = engine.engine_core.call_utility_all_async
+    ranks = await call_all("collective_rpc", "agentspec_control", None, args, None)
     return [_answer_of(workers) for workers in ranks]
 
 

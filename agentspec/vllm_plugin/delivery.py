@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
 
 _OF_CALL = re.compile(r"(?P<choice>\d+_)?(?P<call>.+)")
 _OF_PROMPTS = re.compile(r"(?P<call>cmpl-.+)-\d+-[0-9a-f]{8}")
@@ -42,7 +45,7 @@ class StopStrings:
     min_tokens: int = 0
 
     @classmethod
-    def of(cls, params: Any) -> StopStrings | None:
+    def of(cls, params: SamplingParams) -> StopStrings | None:
         """Return those of vLLM's ``SamplingParams``; None if it has none."""
         stop = getattr(params, "stop", None) or ()
         texts = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -108,7 +111,7 @@ def call_of(request_id: str) -> str | None:
     return match["call"] if match["choice"] else None
 
 
-def is_answered_at_end(params: Any) -> bool:
+def is_answered_at_end(params: SamplingParams) -> bool:
     """Return True if the client gets nothing before the end of the whole call: it does not stream."""
     kind = getattr(params, "output_kind", None)
     return kind is not None and kind == getattr(type(kind), "FINAL_ONLY", None)

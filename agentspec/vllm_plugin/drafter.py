@@ -1,7 +1,6 @@
 """The forest of one vLLM worker, and the requests that it drafts for.
 
-:class:`ForestProposer <agentspec.vllm_plugin.proposer.ForestProposer>` (model runner V1) and
-:class:`StepPlanner <agentspec.vllm_plugin.planner.StepPlanner>` (V2) run the steps. Does not import vLLM.
+:class:`StepPlanner <agentspec.vllm_plugin.planner.StepPlanner>` plans the steps. Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -9,15 +8,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from agentspec.corpus.written import LEAST_PART, MOST_MORE
-from agentspec.draft import Source
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
 from agentspec.stages import StageKey
@@ -30,16 +25,36 @@ from agentspec.vllm_plugin.live import LiveRequest
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.settings import PluginSettings
 from agentspec.vllm_plugin.texts import ServedTokenizer
-from agentspec.vllm_plugin.timing import Timing
 from agentspec.vllm_plugin.traces import Traces
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.core.sched.output import NewRequestData
+
     from agentspec.corpus.opening import EngineCorpus
 
 logger = logging.getLogger(__name__)
 
-SHOW_EVERY_S = 0.05  # running outputs, to other engines
-NO_TOKENS: Tokens = np.empty(0, np.int32)
+
+@dataclass(slots=True)
+class Timing:
+    """Sums of durations over all steps so far."""
+
+    num_steps: int = 0
+    total_s: float = 0.0
+    longest_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a step of this duration."""
+        self.num_steps += 1
+        self.total_s += seconds
+        self.longest_s = max(self.longest_s, seconds)
+
+    def microseconds(self) -> dict[str, float]:
+        """Return the number of steps, and their mean and longest time."""
+        mean_s = self.total_s / self.num_steps if self.num_steps else 0.0
+        return {"steps": self.num_steps, "mean": mean_s * 1e6, "max": self.longest_s * 1e6}
 
 
 class ForestDrafter:
@@ -48,8 +63,7 @@ class ForestDrafter:
     A failure costs drafts, never a response: it is logged, and the request continues without drafts.
 
     Args:
-        vllm_config: vLLM's configuration, with the plugin's settings (``settings``).
-        clock: monotonic seconds.
+        vllm_config: vLLM's configuration, with the plug-in's settings (``settings``).
 
     Attributes:
         rows: the live requests as rows of the batch.
@@ -60,7 +74,7 @@ class ForestDrafter:
         ConfigError: a setting is unknown or out of range.
     """
 
-    def __init__(self, vllm_config: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, vllm_config: VllmConfig) -> None:
         self.settings = PluginSettings.read(vllm_config.additional_config)
         self.forest = Forest(self.settings.forest_config())
         self.rows = self.forest.rows()
@@ -80,8 +94,6 @@ class ForestDrafter:
         self._num_started = 0
         self._counting = threading.Lock()
         self._adapters: set[str | None] = {None}
-        self._clock = clock
-        self._show_at_s = 0.0
         self._background = ThreadPoolExecutor(1, "agentspec-prompts")
         self._endings = Endings(self.forest, self.texts, self.traces, self._counting)
 
@@ -91,11 +103,6 @@ class ForestDrafter:
         return self.meter.price
 
     @property
-    def num_requests(self) -> int:
-        """Number of live requests."""
-        return len(self.live)
-
-    @property
     def adapters(self) -> Collection[str | None]:
         """LoRA adapters used so far; None is the model itself."""
         return self._adapters
@@ -103,10 +110,6 @@ class ForestDrafter:
     def output_tokens(self, text: str) -> Tokens:
         """Return a text as output tokens of the model. Raises ConfigError if this server has no tokenizer."""
         return known_tokens(self.texts.encode(text), self._vocab_size)
-
-    def most_tokens(self, live: LiveRequest) -> int:
-        """Return the most draft tokens that a request wants in a step."""
-        return live.tags.draft(self._draft_config).max_tokens
 
     def settle(self) -> None:
         """Return once all output so far is learned and counted. Not for the thread of the steps."""
@@ -160,13 +163,13 @@ class ForestDrafter:
 
     # ---- requests ----
 
-    def start(self, new: Any, num_prompt_tokens: int, prompt: list[int] | Tokens) -> None:
+    def start(self, new: NewRequestData, num_prompt_tokens: int, prompt: list[int]) -> None:
         """Start a request of vLLM (``NewRequestData``). A prompt takes microseconds here.
 
         Args:
             num_prompt_tokens: length of its prompt, which may consist of embeddings.
-            prompt: list or int32 ``[tokens]``, copied here; empty for embeddings. It may have tokens outside
-                the vocabulary, such as image placeholders. They must never be drafted.
+            prompt: copied here; empty for embeddings. It may have tokens outside the vocabulary, such as
+                image placeholders. They must never be drafted.
         """
         if new.sampling_params is None:  # it generates no tokens
             return
@@ -193,30 +196,13 @@ class ForestDrafter:
                 self._over.append(live)
 
     def finish_ended(self) -> None:
-        """Finish the requests that ended, and show the others. The shared trees keep what was delivered."""
+        """Finish the requests that ended. The shared trees keep what was delivered."""
         while self._over:
             live = self._over.pop()
             try:
                 self._endings.finish(live, self.rows.remove(live.name))
             except Exception:
                 logger.exception("the request %r was not finished", live.name)
-                if live.written is not None:
-                    live.written.abandon()
-        if self.corpus is not None and (now_s := self._clock()) >= self._show_at_s:
-            self._show_at_s = now_s + SHOW_EVERY_S
-            try:
-                self._show_written(self.corpus)
-            except Exception:
-                logger.exception("running outputs were not shown to other engines")
-
-    def note(self, name: str, draft: Iterable[int], sampled: Iterable[int]) -> None:
-        """Add a step to the trace of a request. A failure costs only the trace."""
-        try:
-            num_gained, source = self.rows.last_gain(name)
-            self.traces.live[name].add(Source(source), list(draft), list(sampled), num_gained)
-        except Exception:
-            logger.exception("the request %r continues without a trace", name)
-            self.traces.drop(name)
 
     def lose_step(self, names: Iterable[str]) -> None:
         """Give up requests of which a step was missed: they end without drafts, learning and traces."""
@@ -224,7 +210,7 @@ class ForestDrafter:
             self.rows.lose(name)
             self.traces.drop(name)
 
-    def _start(self, new: Any, num_prompt_tokens: int, prompt: list[int] | Tokens) -> None:
+    def _start(self, new: NewRequestData, num_prompt_tokens: int, prompt: list[int]) -> None:
         params = new.sampling_params
         tags = Tags.from_xargs(params.extra_args)
         adapter = new.lora_request and new.lora_request.lora_name
@@ -241,6 +227,7 @@ class ForestDrafter:
             tags,
             adapted(tags.stage, adapter),
             counters,
+            num_prompt_tokens,
             num_prompt_tokens,
             frozenset(stops),
             StopStrings.of(params),
@@ -325,16 +312,8 @@ class ForestDrafter:
             self.forest.finish(live.key, learn=False)
         self._endings.forgo(live)
 
-    def _show_written(self, corpus: EngineCorpus) -> None:
-        """Show other engines what is new of the running outputs."""
-        for name, tokens in self.rows.take_parts(LEAST_PART, MOST_MORE):
-            live = self.live.get(name)
-            if live is not None:  # otherwise it has ended, and is shared whole
-                live.written = live.written or corpus.begin(live.trees, live.tags.subject)
-                live.written.send(tokens)
 
-
-def _stops(params: Any) -> frozenset[int]:
+def _stops(params: SamplingParams) -> frozenset[int]:
     """Return the token ids at which vLLM's scheduler ends a request."""
     eos = () if params.eos_token_id is None else (params.eos_token_id,)
     return frozenset((*eos, *(params.stop_token_ids or ())))

@@ -140,8 +140,6 @@ class Endings:
                 self._share(live, output)
         except Exception:
             logger.exception("the request %r was not finished", live.name)
-            if live.written is not None:
-                live.written.abandon()
 
     def _count(self, live: LiveRequest, row: EndedRow, delivered: Delivered | None) -> None:
         """Add the rest of an output to its stage's figures, and end its trace."""
@@ -170,10 +168,7 @@ class Endings:
                 subject=live.tags.subject,
                 session=live.tags.session,
                 num_accepted_from_shared=live.num_accepted_from_shared,
-                written=live.written,
             )
-        elif live.written is not None:
-            live.written.abandon()
 
     def _forget_entered(self, key: str, entering: Future[int]) -> None:
         if entering.exception() is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentspec.draft import SHARED, Source
 from agentspec.forest import RowCounts
@@ -16,7 +16,7 @@ from agentspec.vllm_plugin.delivery import Call, StopStrings
 from agentspec.vllm_plugin.traces import Trace
 
 if TYPE_CHECKING:
-    from agentspec.corpus.written import WrittenOutput
+    from vllm.sampling_params import SamplingParams
 
 
 @dataclass(slots=True)
@@ -29,6 +29,7 @@ class LiveRequest:
         trees: the forest's key for its trees.
         counters: counters of its stage.
         num_prompt_tokens: length of its prompt.
+        num_tokens: tokens of prompt and output, as far as model runner V1 reported them.
         stop_tokens: tokens at which vLLM's scheduler ends it.
         stops: its stop strings; None without any.
         is_answered_at_end: its client gets nothing before the end of the call.
@@ -37,7 +38,6 @@ class LiveRequest:
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
         num_accepted_from_shared: tokens that shared trees drafted and the model accepted, as far as counted.
-        written: shows its output to other engines.
     """
 
     name: str
@@ -46,16 +46,16 @@ class LiveRequest:
     trees: StageKey
     counters: StageStats
     num_prompt_tokens: int
+    num_tokens: int
     stop_tokens: frozenset[int] = frozenset()
     stops: StopStrings | None = None
     is_answered_at_end: bool = False
     call: Call | None = None
-    params: Any = None
+    params: SamplingParams | None = None
     prompt_token_ids: Sequence[int] = ()
     starting: Future[int] | None = None
     trace: Trace | None = None
     num_accepted_from_shared: int = 0
-    written: WrittenOutput | None = None
 
     @property
     def is_counted_at_end(self) -> bool:

@@ -1,8 +1,9 @@
-"""The steps of vLLM's model runner V2: Python plans a step, the device's stream runs it.
+"""The steps of both model runners: Python plans a step, which then runs without the GIL.
 
 A planned step (:class:`RowStep <agentspec.forest.RowStep>`) takes what the model sampled and drafts for the
-next forward pass. The stream runs it once the samples have arrived, without the GIL; Python never waits
-for it. What came of it is read while later steps are planned. Does not import vLLM.
+next forward pass. With model runner V2 the device's stream runs it once the samples have arrived, and Python
+never waits for it; with V1 it runs at once. What came of it is read while later steps are planned. Does not
+import vLLM.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,15 @@ from numpy.typing import NDArray
 from agentspec.draft import Source
 from agentspec.forest import RowStep
 from agentspec.stages import StageKey
-from agentspec.vllm_plugin.draft_slots import Drafted
-from agentspec.vllm_plugin.drafter import ForestDrafter
-from agentspec.vllm_plugin.model_drafts import ModelDrafts
-from agentspec.vllm_plugin.timing import Timing
+from agentspec.vllm_plugin.drafter import ForestDrafter, Timing
+from agentspec.vllm_plugin.signals import Drafted
+from agentspec.vllm_plugin.v2.model_drafts import ModelDrafts
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 logger = logging.getLogger(__name__)
 
-PLANNER = "planner"  # attribute of the speculator that drafts from the forest
 WAIT_S = 0.002  # for a step whose samples have arrived
 LONGEST_STEP_S = 10.0  # after which a step in flight is given up
 _PAUSE_S = 50e-6
@@ -88,9 +90,9 @@ class StepPlanner:
         self._clock = clock
         self._flying: deque[Planned] = deque()
         self._last: Planned | None = None
-        self._stopped: set[str] = set()  # preempted requests, which come back as new ones
+        self._stopped: set[str] = set()  # preempted requests; with V2 they come back as new ones
         self._verified: Mapping[str, Sequence[int]] = {}
-        self._dictated: Mapping[str, Sequence[int]] | None = None
+        self._dictated: Mapping[str, Sequence[int]] = {}
         self._num_scheduled = 0
         self._thread_s = 0.0  # of the present step
         self._last_drafts: dict[str, list[int]] = {}  # of traced requests
@@ -98,7 +100,7 @@ class StepPlanner:
 
     # ---- calls from the worker ----
 
-    def begin_step(self, scheduler_output: Any) -> None:
+    def begin_step(self, scheduler_output: SchedulerOutput) -> None:
         """Begin a step: take the requests that ended, and the slots scheduled for verification."""
         begin_s = self._clock()
         self.observe()
@@ -112,7 +114,7 @@ class StepPlanner:
         self._num_scheduled = scheduler_output.total_num_scheduled_tokens
         self._thread_s = self._clock() - begin_s
 
-    def start(self, new_requests: Iterable[Any]) -> None:
+    def start(self, new_requests: Iterable[NewRequestData]) -> None:
         """Finish the requests that ended; start the new ones, and those that continue after preemption."""
         begin_s = self._clock()
         self.drafter.finish_ended()
@@ -124,12 +126,13 @@ class StepPlanner:
                 self.drafter.rows.resume(new.req_id, len(new.prefill_token_ids or ()))
                 continue
             prompt = new.prompt_token_ids or []  # None: it consists of embeddings
-            self.drafter.start(new, len(new.prefill_token_ids or prompt), prompt)
+            whole = new.prefill_token_ids or (prompt if new.prompt_embeds is None else new.prompt_embeds)
+            self.drafter.start(new, len(whole), prompt)
         self._thread_s += self._clock() - begin_s
 
     # ---- a step ----
 
-    def expect(self, dictated: Mapping[str, Sequence[int]] | None) -> None:
+    def expect(self, dictated: Mapping[str, Sequence[int]]) -> None:
         """Take what grammars dictate of the outputs, from the step on that is planned next."""
         self._dictated = dictated
 
@@ -148,7 +151,7 @@ class StepPlanner:
             nothing any more.
         """
         begin_s = self._clock()
-        dictated, self._dictated = self._dictated, None
+        dictated, self._dictated = self._dictated, {}
         try:
             self.drafter.enter_ready()
             price = self.drafter.price
@@ -167,8 +170,7 @@ class StepPlanner:
                 dictated,
             )
         except Exception:
-            self.drafter.lose_step(names)
-            self._count_failure("it could not be planned", exc_info=True)
+            self.give_up(names, "it could not be planned", exc_info=True)
             return None
         planned = Planned(step, names, self._verified, self._num_scheduled, price, num_model)
         self._flying.append(planned)
@@ -221,12 +223,12 @@ class StepPlanner:
         live = self.drafter.live.get(name)
         return None if live is None else live.trees
 
-    def _prefill(self, cached: Any) -> None:
+    def _prefill(self, cached: CachedRequestData) -> None:
         """Note the requests whose prompts are computed, or computed again: a load of their cache failed."""
         live = self.drafter.live
         for name, num_computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
             one = live.get(name)
-            if one is not None and num_computed < one.num_prompt_tokens:
+            if one is not None and num_computed < one.num_prompt_tokens and name not in self._stopped:
                 self.drafter.rows.prefill(name)
 
     def _wait_for(self, name: str) -> None:
@@ -240,8 +242,7 @@ class StepPlanner:
     def _take(self, planned: Planned) -> None:
         step, drafter = planned.step, self.drafter
         if step.error:
-            drafter.lose_step(planned.names)
-            self._count_failure(step.error)
+            self.give_up(planned.names, step.error)
             return
         end_s = step.begin_s + step.took_s
         drafter.timing.add(step.took_s)
@@ -258,23 +259,26 @@ class StepPlanner:
     def _note(self, planned: Planned) -> None:
         """Add the step to the traces of its requests."""
         step = planned.step
+        traces = self.drafter.traces
         for row, name in enumerate(planned.names):
-            trace = self.drafter.traces.live.get(name)
-            if trace is None:
-                continue
-            sampled = step.sampled(row)
-            if not sampled:
+            trace = traces.live.get(name)
+            sampled = step.sampled(row) if trace is not None else ()
+            if trace is None or not sampled:
                 continue
             num_gained, source = step.gained(row)
             draft = self._last_drafts.get(name, [])[: len(planned.verified.get(name, ()))]
             draft += sampled[len(draft) : -1]  # padding that was accepted
-            trace.add(Source(source), draft, sampled, num_gained)
             self._last_drafts[name] = step.draft(row)
-        self._last_drafts = {
-            name: one for name, one in self._last_drafts.items() if name in self.drafter.traces.live
-        }
+            try:
+                trace.add(Source(source), draft, sampled, num_gained)
+            except Exception:
+                logger.exception("the request %r continues without a trace", name)
+                traces.drop(name)
+        self._last_drafts = {name: one for name, one in self._last_drafts.items() if name in traces.live}
 
-    def _count_failure(self, reason: str, **options: Any) -> None:
+    def give_up(self, names: list[str], reason: str, **options: Any) -> None:
+        """Note that a step failed: its requests end without drafts, learning and traces."""
+        self.drafter.lose_step(names)
         self._num_failures += 1
         if self._num_failures.bit_count() == 1:  # logs only the 1st, 2nd, 4th, 8th ... failure
             logger.error("%d steps so far went on without drafts: %s", self._num_failures, reason, **options)

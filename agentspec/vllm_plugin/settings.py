@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ConfigDict, ValidationError
 
@@ -33,11 +33,6 @@ class PluginSettings(DraftingSettings):
     tenant_budget_mb: int = setting(512, "MiB of all trees of one tenant", ge=1, le=MAX_MB)
     total_budget_mb: int = setting(1024, "MiB of all trees", ge=1, le=MAX_MB)
     threads: int = setting(2, "threads that draft for one batch, from 16 requests on", ge=1, le=64)
-    batch_shape: Literal["ragged", "uniform"] = setting(
-        "ragged",
-        "ragged: each request has as many draft tokens as are worth verifying; uniform: all requests have "
-        "the maximum, padded, or none, for full CUDA graphs",
-    )
     draft_model_tokens: int = setting(
         4,
         "most tokens that vLLM's draft model, if any, drafts for a request in a step",
@@ -48,11 +43,6 @@ class PluginSettings(DraftingSettings):
         False,
         "let vLLM's model runner V2 choose how many draft tokens a step verifies, by its own measured costs "
         "and by the chances of the tokens; GPUs only",
-    )
-    ragged_graphs: bool = setting(
-        False,
-        "capture full CUDA graphs for decode steps with drafts of any lengths, with vLLM's model runner V2 "
-        "and FlashAttention 3; GPUs only",
     )
     allow_untested_vllm: bool = setting(False, "run in a vLLM that the plug-in was not written for")
 

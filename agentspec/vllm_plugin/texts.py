@@ -9,12 +9,16 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from agentspec.errors import ConfigError
 from agentspec.forest import Tokens
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
+    from vllm.sampling_params import SamplingParams
 
 _PIECES_AT_ONCE = 16  # some 0.1 ms: a decode step may wait for the interpreter
 
@@ -24,7 +28,7 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 class ServedTokenizer:
     """The served model's tokenizer, loaded on first use. Thread-safe."""
 
-    def __init__(self, model_config: Any) -> None:
+    def __init__(self, model_config: ModelConfig) -> None:
         self._model_config = model_config
         self._using = threading.Lock()  # tokenizers are not thread-safe
 
@@ -56,7 +60,9 @@ class ServedTokenizer:
         with self._using:
             _ = self._tokenizer
 
-    def pieces(self, params: Any, prompt: Sequence[int], token_ids: Sequence[int]) -> Iterator[str]:
+    def pieces(
+        self, params: SamplingParams, prompt: Sequence[int], token_ids: Sequence[int]
+    ) -> Iterator[str]:
         """Yield the text that each token adds to an output, as vLLM's front end reads it.
 
         Args:
@@ -85,7 +91,7 @@ class ServedTokenizer:
         size = self._model_config.get_vocab_size()
         return f"sha256:{hashlib.sha256(tokens).hexdigest()}:{size}"
 
-    def _detokenizer(self, params: Any, prompt: Sequence[int]) -> Any:
+    def _detokenizer(self, params: SamplingParams, prompt: Sequence[int]) -> Any:
         from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
         request = SimpleNamespace(

@@ -25,7 +25,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from agentspec.stages import StageKey
 from agentspec.tags import Tags
-from agentspec.vllm_plugin.command import vllm_command, vllm_environment
+from agentspec.vllm_plugin.launch import vllm_command, vllm_environment
 from benchmarks.gpu.calls import Call, Calls
 from benchmarks.gpu.clients import make_calls
 from benchmarks.gpu.forcing import RECORD, Forcing

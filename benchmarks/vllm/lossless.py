@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentspec.reporting.report import Announce
-from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT
+from agentspec.vllm_plugin.launch import DEFAULT_MAX_DRAFT
 from benchmarks.vllm.chats import Chat, load
 from benchmarks.vllm.client import Answer, ask_all
 from benchmarks.vllm.counters import Counters

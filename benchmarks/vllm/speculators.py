@@ -13,8 +13,7 @@ from typing import Any
 
 from agentspec.errors import ConfigError
 from agentspec.models import bundled_model_dir
-from agentspec.vllm_plugin.command import vllm_command, vllm_environment
-from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE
+from agentspec.vllm_plugin.launch import DEFAULT_MAX_DRAFT, RUNNER_VARIABLE, vllm_command, vllm_environment
 from benchmarks.vllm.chats import MODEL_NAME
 from benchmarks.vllm.server import HOST, Server, free_port
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentspec.cli import main
-from agentspec.vllm_plugin.versions import installed_version
+from agentspec.vllm_plugin.checks import installed_version
 
 
 def test_a_line_for_each_check_and_what_is_wrong_as_the_status(capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_a_core_that_does_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("0.25.3", Level.PROBLEM, "not '0.25.3'"),
         ("0.34.0", Level.PROBLEM, "not '0.34.0'"),
         ("nightly", Level.PROBLEM, "'nightly'"),
-        ("0.26.0", Level.OK, "0.26.0"),
+        ("0.32.0", Level.OK, "0.32.0"),
         ("0.33.1+cu130", Level.OK, "0.33.1+cu130"),
     ],
 )

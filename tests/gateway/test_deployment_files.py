@@ -21,8 +21,7 @@ from agentspec.gateway.http.client_connection import KEEPALIVE_S
 from agentspec.gateway.server import LAST_WORDS_S
 from agentspec.gateway.settings import KeySettings, Settings, UpstreamSettings
 from agentspec.serve_settings import EngineSettings
-from agentspec.vllm_plugin.command import CONTROL, WORKER
-from agentspec.vllm_plugin.model_runner import SCHEDULER
+from agentspec.vllm_plugin.launch import CONTROL, SCHEDULER, WORKER
 from agentspec.wire import AFFINITY_HEADER
 from tests.gateway.support.live import chat_body, post, serving_engine, serving_proxy
 from tests.gateway.support.scripted import ScriptedEngine

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.vllm_plugin.versions import installed_version
+from agentspec.vllm_plugin.checks import installed_version
 
 if installed_version() is None:
     collect_ignore_glob = ["test_*.py", "scenarios/*"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.versions import MOST_DRAFT_TOKENS
+from agentspec.vllm_plugin.checks import MOST_DRAFT_TOKENS
 from benchmarks.vllm.chats import load
 from benchmarks.vllm.client import ask_all
 from benchmarks.vllm.speculators import Speculator

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from agentspec.models import bundled_model_dir
-from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
-from agentspec.vllm_plugin.mask_walk import MaskWalk
-from tests.vllm_plugin.support.grammars import NAME, SCHEMA, Clock, Request, drafts
+from agentspec.vllm_plugin.grammar import GrammarDrafts, MaskWalk
+from tests.vllm_plugin.support.grammars import NAME, SCHEMA, Clock, Request, dictated, drafts
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # from the modules that vLLM imports
@@ -149,24 +148,24 @@ def test_the_end_of_an_output_is_dictated_as_well() -> None:
     assert walk.tokens(grammar, "r", MOST) == []
 
 
-def test_a_request_drafts_what_its_masks_dictate_within_its_limits() -> None:
+@pytest.mark.parametrize(("most", "limit"), [(31, 100), (5, 100), (31, 4)])
+def test_a_request_drafts_what_its_masks_dictate_within_its_limits(most: int, limit: int) -> None:
     whole = walked(schema(SCHEMA))
-    for most, step in ((31, 1000), (5, 1000), (31, 4), (0, 1000)):
-        request = Request(schema(SCHEMA), spec_token_ids=encode("{")[:1] if most else [])
-        ready(drafts(most, step)).extend([request])
-        assert len(request.spec_token_ids) <= min(most, step)
-        text = str(TOKENIZER.decode(request.spec_token_ids))
-        assert text == whole if (most, step) == (31, 1000) else whole.startswith(text)
-        assert request.grammar.num_processed_tokens == 0
+    request = Request(schema(SCHEMA), max_tokens=limit)
+    tokens = dictated(request, maker=ready(drafts(most)))["r"]
+    assert len(tokens) <= min(most + 1, limit)
+    text = str(TOKENIZER.decode(tokens))
+    assert text == whole if (most, limit) == (31, 100) else whole.startswith(text)
+    assert request.grammar.num_processed_tokens == 0
 
 
 def test_every_step_of_an_output_drafts_what_is_dictated_from_there_on() -> None:
     request, maker = Request(schema(SCHEMA)), ready(drafts(4))
     texts = []
     while len(texts) < 4:
-        maker.extend([request])
-        texts.append(str(TOKENIZER.decode(request.spec_token_ids)))
-        request.write(request.spec_token_ids)
+        tokens = dictated(request, maker=maker)["r"]
+        texts.append(str(TOKENIZER.decode(tokens)))
+        request.write(tokens)
     assert f'{{"{NAME}":'.startswith("".join(texts))
     assert len("".join(texts)) > 12
 

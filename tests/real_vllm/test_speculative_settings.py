@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.command import PLACES
+from agentspec.vllm_plugin.launch import PLACES
 from tests.real_vllm.support.lossy import HARMLESS, LOSSY
 from tests.real_vllm.support.started import check, parsed, speculative
 from tests.vllm_plugin.support.speculative_arguments import (

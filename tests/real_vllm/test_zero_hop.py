@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from agentspec.gateway.auth.api_keys import API_KEYS_VARIABLE
-from agentspec.vllm_plugin.command import ZERO_HOP
+from agentspec.vllm_plugin.launch import ZERO_HOP
 from benchmarks.vllm.chats import MODEL_NAME
 from benchmarks.vllm.speculators import OURS, bundled_on_cpu
 

@@ -17,19 +17,18 @@ from agentspec.vllm_plugin.control import BODY_LIMIT_BYTES, TOKEN_VARIABLE, Cont
 class Engine:
     """vLLM's engine client with two workers, the second with the forest."""
 
-    engine_core: Any = None  # one rank
-
     def __init__(self) -> None:
+        self.engine_core: Any = self  # one rank
         self.asked: list[tuple[str, Any]] = []
         self.answers: list[dict[str, Any]] = []
         self.jobs: set[str] = set()
 
-    async def collective_rpc(self, method: str, args: tuple[str, str, str]) -> list[str | None]:
-        assert method == "agentspec_control"
-        command, arguments, job = args
+    async def call_utility_all_async(self, *args: Any) -> list[list[str | None]]:
+        method, name, timeout_s, (command, arguments, job), options = args
+        assert (method, name, timeout_s, options) == ("collective_rpc", "agentspec_control", None, None)
         self.asked.append((command, json.loads(arguments)))
         self.jobs.add(job)
-        return [None, json.dumps(self.answers.pop(0))]
+        return [[None, json.dumps(self.answers.pop(0))]]
 
 
 async def other(request: Request) -> PlainTextResponse:

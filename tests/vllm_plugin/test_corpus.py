@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import time
@@ -18,7 +17,6 @@ from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
 from agentspec.corpus.store import open_store
-from agentspec.corpus.written import LEAST_PART
 from agentspec.errors import ConfigError
 from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
@@ -34,7 +32,7 @@ from tests.vllm_plugin.support.engines import Engine, tokens_of, v1, v2, wait_fo
 from tests.vllm_plugin.support.runner import EOS, request, vllm_config
 
 STAGE = StageKey("acme", ("sql", "write"))
-TEXT = [*range(100, 100 + 4 * LEAST_PART), EOS]
+TEXT = [*range(100, 140), EOS]
 TIMEOUT_S = 60.0
 
 
@@ -111,41 +109,6 @@ def test_a_shared_model_learns_nothing_of_a_person(start):
             run(engine, f"r{number}")
         assert len(before) == 1  # the prior
         assert set(drafter.forest.model_states()) != before
-
-
-def test_other_engines_see_an_output_while_it_is_written(start, monkeypatch):
-    parts: list[FinishedOutput] = []
-    monkeypatch.setattr(OutputQueue, "put", lambda _, entry: parts.append(FinishedOutput(*entry)))
-    with start() as (engine, drafter):
-        drafter._clock = itertools.count().__next__  # each step may show something
-        engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
-        engine.run("r0")
-        engine.step([])
-    shown = [one for one in parts if one.is_part]
-    assert len(shown) >= 2
-    assert all(len(one.token_ids) >= LEAST_PART for one in shown)
-    tokens = [token for one in shown for token in one.token_ids.tolist()]
-    assert tokens == TEXT[: len(tokens)]
-    assert [one.begin for one in shown] == [
-        sum(len(x.token_ids) for x in shown[:i]) for i in range(len(shown))
-    ]
-    [whole] = [one for one in parts if not one.is_part]
-    assert whole.output.tokens.tolist() == TEXT
-    assert {one.number for one in parts} == {whole.number}
-
-
-def test_an_output_in_doubt_is_abandoned(start, monkeypatch):
-    parts: list[FinishedOutput] = []
-    monkeypatch.setattr(OutputQueue, "put", lambda _, entry: parts.append(FinishedOutput(*entry)))
-    with start() as (engine, drafter):
-        drafter._clock = itertools.count().__next__
-        engine.add(request("r0", TEXT, stage=STAGE.name, tenant=STAGE.tenant))
-        for _ in range(LEAST_PART + 4):
-            engine.step()
-        live = drafter.live["r0"]
-        assert live.written is not None
-        drafter._endings._share(live, np.empty(0, np.int32))
-    assert [one.is_part for one in parts if not len(one.token_ids)] == [True]
 
 
 def test_after_a_gap_nothing_is_learned_or_shared(start, published):

@@ -13,8 +13,8 @@ from agentspec.draft import Source
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
-from agentspec.vllm_plugin.model_drafts import ModelDrafts
 from agentspec.vllm_plugin.planner import StepPlanner
+from agentspec.vllm_plugin.v2.model_drafts import ModelDrafts
 from tests.vllm_plugin.support.device import MAX_ROWS, Device
 from tests.vllm_plugin.support.runner import EOS, request, vllm_config
 
@@ -183,7 +183,7 @@ def test_a_preempted_request_continues_where_it_stopped(make: Callable[..., Devi
     device.wait()
     device.preempt("r1")
     device.step([])
-    assert device.planner.drafter.num_requests == 1
+    assert len(device.planner.drafter.live) == 1
     assert device.run("r1") < 8
     assert figures(device).num_requests == 2
     assert figures(device).num_output_tokens == 2 * len(TEXT)
@@ -224,7 +224,7 @@ def test_requests_may_end_while_they_are_in_flight(device: Device) -> None:
     device.step()
     device.step()
     device.wait()
-    assert device.planner.drafter.num_requests == 1
+    assert len(device.planner.drafter.live) == 1
     assert device.run("r2") < 10
 
 
@@ -237,7 +237,7 @@ def test_the_next_input_of_a_streaming_session_begins_anew(device: Device) -> No
     device.live["r0"] = request("r0", TEXT, prompt=[1, 2, 3, 100, 4, 5], stage="sql/write")
     device.step()
     device.wait()
-    assert device.planner.drafter.num_requests == 1
+    assert len(device.planner.drafter.live) == 1
     assert figures(device).num_requests == 2
 
 

@@ -33,7 +33,6 @@ def test_settings_become_the_forests_and_a_requests() -> None:
         ("tenant_budget_mb", 1.5),
         ("total_budget_mb", -1),
         ("threads", 0),
-        ("batch_shape", "square"),
         ("save_every_s", 0),
         ("draft_model_tokens", 0),
         ("forest_file", ""),
@@ -58,3 +57,9 @@ def test_settings_are_an_object() -> None:
 def test_a_forest_file_needs_its_folder_only(tmp_path: Path) -> None:
     path = str(tmp_path / "forest")
     assert PluginSettings(forest_file=path).forest_file == path
+
+
+@pytest.mark.parametrize("name", ["batch_shape", "ragged_graphs"])
+def test_a_removed_setting_is_refused_with_what_to_do_instead(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' was removed: leave it out"):
+        PluginSettings.read({"agentspec": {name: "uniform"}})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.vllm_plugin.snapshot import Snapshot
+from agentspec.vllm_plugin.commands import Snapshot
 
 
 class Figures:

@@ -32,7 +32,7 @@ from agentspec.serve_settings import (
     ModelSettings,
     VllmSettings,
 )
-from agentspec.vllm_plugin.versions import installed_version
+from agentspec.vllm_plugin.checks import installed_version
 
 ENGINES = {
     "running": "a running one",

@@ -24,7 +24,7 @@ from agentspec.generation import Engine
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.recorded import CallLibrary, ReplayEngine, read
 from agentspec.serve_settings import EngineSettings
-from agentspec.vllm_plugin.versions import INSTALL, installed_version
+from agentspec.vllm_plugin.checks import INSTALL, installed_version
 
 if TYPE_CHECKING:
     from agentspec.corpus.opening import EngineCorpus

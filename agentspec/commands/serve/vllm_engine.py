@@ -35,9 +35,14 @@ from agentspec.gateway.settings import DISCOVERY_FILE_VARIABLE, Settings
 from agentspec.gateway.upstreams.routing import SIZE_VARIABLE
 from agentspec.models import BUNDLED_MODEL, bundled_model_dir
 from agentspec.serve_settings import DraftingSettings, EngineSettings
-from agentspec.vllm_plugin.command import chosen_runner, num_ranks, vllm_command, vllm_environment
 from agentspec.vllm_plugin.control import TOKEN_VARIABLE
-from agentspec.vllm_plugin.model_runner import DEFAULT_MAX_DRAFT
+from agentspec.vllm_plugin.launch import (
+    DEFAULT_MAX_DRAFT,
+    chosen_runner,
+    num_ranks,
+    vllm_command,
+    vllm_environment,
+)
 
 logger = logging.getLogger("agentspec")
 

@@ -31,7 +31,10 @@ class TracingEngine:
     num_late: int = 0
     steps: list[Any] = field(default_factory=lambda: STEPS)
     has_plugin: bool = True
-    engine_core: None = None
+
+    @property
+    def engine_core(self) -> Any:
+        return self
 
     @property
     def app(self) -> Starlette:
@@ -54,12 +57,14 @@ class TracingEngine:
         app.state.engine_client = self
         return app
 
-    async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str | None]:
+    async def call_utility_all_async(
+        self, utility: str, method: str, timeout_s: None, args: tuple[str, str, str], options: None
+    ) -> list[list[str | None]]:
         command, given = args[0], json.loads(args[1])
         if command != "trace":
-            return [json.dumps({"agentspec": "0.1.0", "stages": []})]
+            return [[json.dumps({"agentspec": "0.1.0", "stages": []})]]
         self.asked.append(given)
         self.num_late -= 1
         ids = {(None, known) for _, known in self.traces} | self.traces
         is_kept = self.num_late < 0 and (given["tenant"], given["id"]) in ids
-        return [None, json.dumps({"steps": self.steps if is_kept else None})]
+        return [[None, json.dumps({"steps": self.steps if is_kept else None})]]

@@ -53,18 +53,23 @@ class Workers:
     age_s: float = 0.0
     is_free: threading.Event = field(default_factory=threading.Event)
     refusal: str | None = None
-    engine_core: None = None
 
-    async def collective_rpc(self, method: str, args: tuple[str, str]) -> list[str | None]:
+    @property
+    def engine_core(self) -> Any:
+        return self
+
+    async def call_utility_all_async(
+        self, utility: str, method: str, timeout_s: None, args: tuple[str, str, str], options: None
+    ) -> list[list[str | None]]:
         assert method == "agentspec_control"
         command, arguments = args[0], json.loads(args[1])
         self.asked.append((command, arguments))
         await asyncio.to_thread(self.is_free.wait, TIMEOUT_S)
         if self.refusal is not None:
-            return [json.dumps({"error": {"message": self.refusal}})]
+            return [[json.dumps({"error": {"message": self.refusal}})]]
         figures = {"agentspec": "0.1.0", "age_s": self.age_s, "stages": self.stages}
         told = {"stages": figures, "evict": {"freed_bytes": 3}}.get(command, {"did": command})
-        return [None, json.dumps(told)]
+        return [[None, json.dumps(told)]]
 
 
 def engine_app(workers: Workers, *, has_plugin: bool = True) -> Starlette:

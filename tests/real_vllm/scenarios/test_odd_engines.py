@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentspec.vllm_plugin.model_runner import asks_for_v2
+from agentspec.vllm_plugin.launch import asks_for_v2
 from benchmarks.vllm.chats import MODEL_NAME, Chat
 from benchmarks.vllm.server import Server
 from benchmarks.vllm.speculators import NONE

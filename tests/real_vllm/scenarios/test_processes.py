@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentspec.vllm_plugin.versions import installed_version
+from agentspec.vllm_plugin.checks import installed_version
 from benchmarks.vllm.chats import load
 from benchmarks.vllm.server import Server
 from tests.real_vllm.support.probes import unchanged
@@ -28,7 +28,6 @@ def test_two_tensor_parallel_ranks_keep_one_forest(references: dict[str, list[An
     with serving(ours(**settings), tmp_path, *flags, environment=TWO_WORKERS) as server:
         assert unchanged(server) == references["plain"]
         assert unchanged(server) == references["plain"]
-        assert server.control("status")["num_draft_calls"] == 0
         assert totals(server, "num_accepted_tokens") > 500
         assert server.control("save")["num_outputs"] > 0
         os.remove(file)

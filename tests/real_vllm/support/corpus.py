@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from agentspec.vllm_plugin.model_runner import RUNNER_VARIABLE
+from agentspec.vllm_plugin.launch import RUNNER_VARIABLE
 from benchmarks.vllm.server import Server
 from tests.real_vllm.support.ranks import TIMEOUT_S
 

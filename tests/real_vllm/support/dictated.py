@@ -17,9 +17,9 @@ from unittest.mock import patch
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 
-from agentspec.vllm_plugin import grammar_drafts
-from agentspec.vllm_plugin.ragged_scheduler import RaggedScheduler
+from agentspec.vllm_plugin import grammar
 from agentspec.vllm_plugin.scheduler import StepScheduler
+from agentspec.vllm_plugin.v2.scheduler import RaggedScheduler
 from agentspec.wire import XARG_LEARN, XARG_MAX_DRAFT
 from benchmarks.vllm.chats import load
 from tests.real_vllm.support.in_process import bundled
@@ -91,7 +91,7 @@ def main(backend: str, *, is_quick: bool, is_async: bool) -> None:
                 print(json.dumps(generated(ask, schema, temperature, drafts)))
 
 
-def never(grammar: Any) -> bool:
+def never(_: Any) -> bool:
     """Know no grammar: it dictates nothing then."""
     return False
 
@@ -106,7 +106,7 @@ def generated(ask: Any, schema: dict[str, Any], temperature: float, drafts: str)
         extra_args={XARG_LEARN: 0, **({XARG_MAX_DRAFT: 0} if drafts == "none" else {})},
     )
     Steps.num_steps = 0
-    with nullcontext() if drafts == "grammar" else patch.object(grammar_drafts, "_is_known", never):
+    with nullcontext() if drafts == "grammar" else patch.object(grammar, "_is_known", never):
         answers = ask(params)
     return {
         "steps": Steps.num_steps,

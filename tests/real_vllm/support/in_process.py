@@ -8,8 +8,7 @@ from typing import Any
 from vllm import LLM
 
 from agentspec.models import bundled_model_dir
-from agentspec.vllm_plugin.command import WORKER
-from agentspec.vllm_plugin.model_runner import SCHEDULER, ModelRunner, asks_for_v2
+from agentspec.vllm_plugin.launch import SCHEDULER, WORKER, ModelRunner, asks_for_v2
 
 
 def bundled(**options: Any) -> LLM:

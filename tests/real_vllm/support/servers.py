@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agentspec.vllm_plugin.model_runner import RUNNER_VARIABLE
+from agentspec.vllm_plugin.launch import RUNNER_VARIABLE
 from benchmarks.vllm.server import Server
 from benchmarks.vllm.speculators import NONE, Speculator, bundled_on_cpu
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from agentspec.models import bundled_model_dir
-from agentspec.vllm_plugin.command import vllm_command
+from agentspec.vllm_plugin.launch import vllm_command
 from agentspec.vllm_plugin.settings import PluginSettings
 
 with warnings.catch_warnings():

@@ -37,7 +37,6 @@ def test_no_token_is_changed(serving: Serving, expected: list[list[int]], flag: 
         assert answers(server) == expected
         status = server.control("status")
         assert (status["model_runner"], status["async_scheduling"]) == ("V2", flag == "--async-scheduling")
-        assert status["num_draft_calls"] == 0  # drafts come with the output, or are never waited for
         figures = server.control("stages")["stages"]
         num_drafted = sum(one["num_draft_tokens"] for one in figures)
         num_accepted = sum(one["num_accepted_tokens"] for one in figures)

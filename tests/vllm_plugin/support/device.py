@@ -124,6 +124,7 @@ class Device:
             prefill_token_ids=[*one.prompt, *one.written],
             sampling_params=one.sampling_params,
             lora_request=one.lora_request,
+            prompt_embeds=None,
         )
 
     def _run(self, step: Enqueued) -> None:

@@ -10,8 +10,8 @@ from agentspec.stages import StageKey
 from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.lora import adapted
 from agentspec.vllm_plugin.planner import StepPlanner
-from agentspec.vllm_plugin.proposer import ForestProposer
 from agentspec.vllm_plugin.traces import Step
+from agentspec.vllm_plugin.v1.proposer import ForestProposer
 from tests.vllm_plugin.support.device import MAX_ROWS, Device
 from tests.vllm_plugin.support.runner import Runner
 
@@ -22,7 +22,7 @@ Engine = Runner | Device
 
 def v1(config: Any) -> tuple[Runner, ForestDrafter]:
     runner = Runner(ForestProposer(config))
-    return runner, runner.proposer.drafter
+    return runner, runner.drafter
 
 
 def v2(config: Any) -> tuple[Device, ForestDrafter]:

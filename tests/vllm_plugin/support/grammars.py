@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from agentspec.config import DraftConfig
 from agentspec.models import bundled_model_dir
-from agentspec.vllm_plugin.grammar_drafts import GrammarDrafts
+from agentspec.vllm_plugin.grammar import GrammarDrafts
 
 TOKENIZER_JSON = (bundled_model_dir() / "tokenizer.json").read_text()
 TOKENIZER = Tokenizer.from_str(TOKENIZER_JSON)
@@ -73,17 +73,10 @@ class Request:
 
     grammar: Any = None
     request_id: str = "r"
-    spec_token_ids: list[int] = field(default_factory=list)
     output_token_ids: list[int] = field(default_factory=list)
     max_tokens: int = 100
     extra_args: dict[str, Any] | None = None
-    frequency_penalty: float = 0.0
-    num_uncomputed: int = 1
     reasoning_ended: bool | None = None
-
-    @property
-    def use_structured_output(self) -> bool:
-        return self.grammar is not None
 
     @property
     def structured_output_request(self) -> Any:
@@ -91,29 +84,24 @@ class Request:
 
     @property
     def sampling_params(self) -> Any:
-        return SimpleNamespace(
-            extra_args=self.extra_args,
-            presence_penalty=0.0,
-            frequency_penalty=self.frequency_penalty,
-            repetition_penalty=1.0,
-            bad_words_token_ids=None,
-        )
-
-    num_computed_tokens = 7
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_computed_tokens + self.num_uncomputed
+        return SimpleNamespace(extra_args=self.extra_args)
 
     def write(self, tokens: list[int]) -> None:
-        """Append tokens to the output, as a step does. Its drafts are gone then."""
+        """Append tokens to the output, as a step does."""
         assert self.grammar.accept_tokens(self.request_id, tokens)
         self.output_token_ids += tokens
-        self.spec_token_ids = []
 
 
-def drafts(most: int = 31, most_tokens: int = 1000, **options: Any) -> GrammarDrafts:
-    return GrammarDrafts(DraftConfig(max_tokens=most), most_tokens, **options)
+def drafts(most: int = 31, **options: Any) -> GrammarDrafts:
+    return GrammarDrafts(DraftConfig(max_tokens=most), **options)
+
+
+def dictated(
+    *requests: Request, maker: GrammarDrafts | None = None, **scheduled: list[int]
+) -> dict[str, list[int]]:
+    """Return the drafts of a step's requests with what is dictated behind them."""
+    known = {one.request_id: one for one in requests}
+    return (maker or drafts()).dictated([*known, "ended"], known, scheduled)
 
 
 class Clock:

