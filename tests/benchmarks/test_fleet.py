@@ -11,7 +11,7 @@ from agentspec.draft import SHARED
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import Call
 from benchmarks.command import build_parser
-from benchmarks.fleet import costs, gain, join, outage, parts, plot, report
+from benchmarks.fleet import costs, gain, join, outage, run
 from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
 from benchmarks.fleet.fleet import DEALS, GATEWAY, Replica, Sharing, agreeing, forest
 from benchmarks.fleet.gain import ONE, Variant
@@ -38,10 +38,10 @@ def test_options() -> None:
     assert parse(["fleet", "--quick", "--calls", "5"]).calls == 5
 
 
-@pytest.mark.parametrize("name", sorted(parts.REPLAYED))
+@pytest.mark.parametrize("name", sorted(run.REPLAYED))
 def test_parts_that_replay_want_traces(name: str) -> None:
     with pytest.raises(ConfigError, match="--traces"):
-        parts.measure(name, QUICK, None, print)
+        run.measure(name, QUICK, None, print)
 
 
 # ---- recorded calls ----
@@ -123,7 +123,7 @@ def test_gain_names_the_worst_way_to_deal_and_that_of_our_gateway() -> None:
 
 def test_the_plot(tmp_path: Path) -> None:
     compared = gain.variants((4, 16), ())
-    plot.draw({"of_one_engine": dict.fromkeys(compared, 0.9)}, tmp_path / "gain.svg")
+    run.draw({"of_one_engine": dict.fromkeys(compared, 0.9)}, tmp_path / "gain.svg")
     assert (tmp_path / "gain.svg").stat().st_size > 0
 
 
@@ -194,7 +194,7 @@ def test_acceptance_weighs_all_sets_alike() -> None:
     ],
 )
 def test_bars(figure: str, good: float, bad: float) -> None:
-    bar = next(bar for bar in report.BARS if bar.figure == figure)
+    bar = next(bar for bar in run.BARS if bar.figure == figure)
     assert bar.passes({bar.part: {figure: good}}) is True
     assert bar.passes({bar.part: {figure: bad}}) is False
-    assert report.summary({bar.part: {figure: good}})[figure] == good
+    assert run.summary({bar.part: {figure: good}})[figure] == good

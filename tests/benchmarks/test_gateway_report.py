@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.command import main
-from benchmarks.gateway import latency, percentiles, report, soak, throughput
+from benchmarks.gateway import latency, percentiles, run, soak, throughput
 from benchmarks.gateway.client import Exchange
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.sides import DIRECT, LITELLM, OURS, litellm_config
@@ -27,7 +27,7 @@ LOAD = latency.Load(100, 64, 1.0, 0.1, 6_144)
 
 
 def test_the_summary_of_nothing() -> None:
-    assert report.summary({}) == dict.fromkeys(KEYS)
+    assert run.summary({}) == dict.fromkeys(KEYS)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_the_summary_of_nothing() -> None:
     ],
 )
 def test_bars(part: str, figure: str, good: float, bad: float) -> None:
-    bar = next(bar for bar in report.BARS if (bar.part, bar.figure) == (part, figure))
+    bar = next(bar for bar in run.BARS if (bar.part, bar.figure) == (part, figure))
     assert bar.passes({part: {figure: good}}) is True
     assert bar.passes({part: {figure: bad}}) is False
     assert bar.passes({}) is None
@@ -79,7 +79,7 @@ def test_latency_without_litellm() -> None:
     rounds = {DIRECT: [served(1, 1)], OURS: [served(2, 3)]}
     figures = latency.figures(rounds, dict.fromkeys(rounds, LOAD))
     assert "litellm_added_ms_p50" not in figures
-    assert report.summary({"latency": figures}) == dict.fromkeys(KEYS) | {
+    assert run.summary({"latency": figures}) == dict.fromkeys(KEYS) | {
         "added_ms_p50": 2,
         "added_ms_p99": 2,
     }

@@ -11,7 +11,7 @@ import pytest
 
 from agentspec.errors import ConfigError
 from agentspec.reporting.report import Outputs
-from benchmarks.vllm import lossless, parts, report, run, soak, sql
+from benchmarks.vllm import lossless, run, soak, sql
 from benchmarks.vllm.counters import Counters
 from benchmarks.vllm.options import V2_SCENARIOS
 from benchmarks.vllm.scenarios import SCENARIOS
@@ -40,23 +40,23 @@ SOAK = {"soak_rss_growth": 0.01, "outputs_identical": True}
 
 
 def test_the_summary_of_nothing() -> None:
-    assert report.summary({}) == dict.fromkeys(KEYS)
+    assert run.summary({}) == dict.fromkeys(KEYS)
 
 
 def test_one_part_with_a_difference_is_enough() -> None:
     same, other = {"outputs_identical": True}, {"outputs_identical": False}
-    assert report.summary({"lossless": same, "soak": same})["outputs_identical"] is True
-    assert report.summary({"lossless": same, "sql": other})["outputs_identical"] is False
+    assert run.summary({"lossless": same, "soak": same})["outputs_identical"] is True
+    assert run.summary({"lossless": same, "sql": other})["outputs_identical"] is False
 
 
 def test_model_runner_v2_has_a_part_for_each_scenario() -> None:
     assert [f"v2_{re.sub(r'[^a-z0-9]', '_', one.name)}" for one in SCENARIOS] == list(V2_SCENARIOS)
     same, other = {"outputs_identical": True}, {"outputs_identical": False}
     parts = dict.fromkeys(V2_SCENARIOS, same)
-    assert report.summary(parts)["v2_outputs_identical"] is True
-    assert report.summary({**parts, "v2_n_2": other})["v2_outputs_identical"] is False
+    assert run.summary(parts)["v2_outputs_identical"] is True
+    assert run.summary({**parts, "v2_n_2": other})["v2_outputs_identical"] is False
     del parts["v2_plain"]
-    assert report.summary(parts)["v2_outputs_identical"] is None
+    assert run.summary(parts)["v2_outputs_identical"] is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_model_runner_v2_has_a_part_for_each_scenario() -> None:
     ],
 )
 def test_bars(part: str, figure: str, good: float, bad: float) -> None:
-    bar = next(bar for bar in report.BARS if (bar.part, bar.figure) == (part, figure))
+    bar = next(bar for bar in run.BARS if (bar.part, bar.figure) == (part, figure))
     assert bar.passes({part: {figure: good}}) is True
     assert bar.passes({part: {figure: bad}}) is False
     assert bar.passes({}) is None
@@ -140,7 +140,7 @@ def test_parts_are_added_to_the_file(
     def measure(name: str, *_: Any) -> dict[str, Any]:
         return {"no_repeat": {"no_repeat_throughput_c1": 0.987654}, "soak": SOAK}[name]
 
-    monkeypatch.setattr(parts, "measure", measure)
+    monkeypatch.setattr(run, "measure", measure)
     path = tmp_path / "results" / "vllm.json"
     assert run.run(ENGINE, ["no_repeat"], QUICK, Outputs(json=path)) == 0
     assert run.run(ENGINE, ["soak"], QUICK, Outputs(json=path)) == 0
