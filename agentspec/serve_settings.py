@@ -50,7 +50,9 @@ def presentation(field: FieldInfo) -> Mapping[str, Any]:
 class Group(BaseModel):
     """A group of settings. Values in errors may be secret, so pydantic hides them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False, defer_build=True
+    )
 
 
 def mistake(error: ErrorDetails) -> str:
