@@ -11,7 +11,7 @@ from agentspec.gateway.auth.api_keys import RuntimeConfig
 from agentspec.gateway.auth.middleware import is_for_tenants, refuse_forged
 from agentspec.gateway.call import VERSION, ApiCall, Endpoint, Outcome, Principal, advice, meant_path
 from agentspec.gateway.dashboard.traffic import TrafficStats
-from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.discovery.service import Discovery, Listener
 from agentspec.gateway.errors import ForbiddenError, UnknownUrlError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.cancellation import CancelScope, ClientGoneError, GracefulShutdown
@@ -85,12 +85,24 @@ class CallHandler:
             response.headers.extend(call.tags.response_headers())
             in_flight = self._traffic_stats.begin(call.tags)
             parts = self._recorder.listen(response) if self._recorder else None
+            listener = self._listener(call)
+            if listener is not None:
+                response.listeners.append(listener)
             try:
                 await self._upstream.answer(call, response)
             finally:
                 self._traffic_stats.end(in_flight, response.status)
-            if self._recorder and parts and response.status == 200:
+            if response.status != 200:
+                return
+            if self._recorder and parts:
                 self._recorder.record(call, parts)
+            if self._discovery and listener and response.failure is None:
+                self._discovery.hear(listener)
+
+    def _listener(self, call: ApiCall) -> Listener | None:
+        if self._discovery is None or call.tags is None or call.body is None or not call.tags.learn:
+            return None
+        return self._discovery.listener(call.body, len(call.raw_body))
 
     async def _read(self, scope: Scope, receive: Receive, context: RequestContext) -> ApiCall:
         method, path, principal = scope["method"], scope["path"], context.principal

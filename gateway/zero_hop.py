@@ -14,7 +14,7 @@ from agentspec.gateway.auth.api_keys import ApiKeys, RuntimeConfig
 from agentspec.gateway.auth.middleware import OPEN_PATHS, AuthMiddleware, is_for_tenants
 from agentspec.gateway.call import Endpoint
 from agentspec.gateway.control.cluster_routes import CLUSTERS_PATH, discovery_app
-from agentspec.gateway.discovery.service import Discovery
+from agentspec.gateway.discovery.service import Discovery, Listener
 from agentspec.gateway.errors import ForbiddenError
 from agentspec.gateway.http.api_response import ApiResponse
 from agentspec.gateway.http.cancellation import ClientGoneError
@@ -102,7 +102,7 @@ class ZeroHopTagging:
             await self._app(scope, receive, send)
             return
         try:
-            tags, body = await self._read(scope, receive)
+            tags, body, listener = await self._read(scope, receive)
         except ClientGoneError:
             return
         except Exception as error:
@@ -111,10 +111,34 @@ class ZeroHopTagging:
         given, spill = context_of(scope).headers.get(RANK_HEADER), RoutingSettings().spill
         with self._ranks.entered(str(tags.stage), given, spill) as rank:
             await self._app(
-                _with_headers(scope, len(body), rank), _replayed(body, receive), _naming(tags, send)
+                _with_headers(scope, len(body), rank),
+                *self._heard(listener, _replayed(body, receive), _naming(tags, send)),
             )
 
-    async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes]:
+    def _heard(self, listener: Listener | None, receive: Receive, send: Send) -> tuple[Receive, Send]:
+        """Return both such that discovery hears an answer that the client received as a whole."""
+        if listener is None or self._discovery is None:
+            return receive, send
+        discovery, status = self._discovery, 0
+
+        async def receive_heard() -> Message:
+            nonlocal status
+            message = await receive()
+            status = 0 if message["type"] == "http.disconnect" else status
+            return message
+
+        async def send_heard(message: Message) -> None:
+            nonlocal status
+            await send(message)
+            status = message.get("status", status)
+            if message["type"] == "http.response.body":
+                listener(message.get("body", b""))
+                if status == 200 and not message.get("more_body", False):
+                    discovery.hear(listener)
+
+        return receive_heard, send_heard
+
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[Tags, bytes, Listener | None]:
         context = context_of(scope)
         num_dropped = 3 * self._limits.body_limit_bytes
         raw = await read_body(receive, context.headers, self._limits, num_dropped=num_dropped)
@@ -123,7 +147,8 @@ class ZeroHopTagging:
             check_room(body, has_plugin=True)
         tenant = context.principal.tenant
         tags = read_tags(tenant, context.headers, context.url_tags, body, self._discovery)
-        return tags, with_xargs(raw, body, tags.to_xargs())
+        listener = self._discovery.listener(body, len(raw)) if self._discovery and tags.learn else None
+        return tags, with_xargs(raw, body, tags.to_xargs()), listener
 
 
 def _has_limits(scope: Scope) -> bool:

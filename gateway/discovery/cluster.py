@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from agentspec.gateway.discovery.answers import Answers
 from agentspec.gateway.discovery.frames import Frame
 from agentspec.gateway.discovery.templates import Template
 from agentspec.stages import StageKey
@@ -53,6 +54,7 @@ class Cluster:
         is_user_edited: True if merged or split. Only users then change its contents.
         frames: what its prompts have in common, one for each shape and each cluster that was merged into it.
         text: masked text of its prompts.
+        answers: a sample of the answers to its prompts.
         num_saved: number of requests in the file.
         is_saved: True if the file had the cluster. If it is missing there later, another process removed it.
     """
@@ -68,6 +70,7 @@ class Cluster:
     last_seen_s: float = field(default_factory=time.time)
     members: dict[bytes, Member] = field(default_factory=dict)
     frames: list[Frame] = field(default_factory=list)
+    answers: Answers = field(default_factory=Answers, repr=False)
     num_saved: int = 0
     is_saved: bool = False
 

@@ -8,6 +8,7 @@ This module handles no threads, files or bodies. The rules:
 * A prompt with other instructions has another cluster, however much text both share.
 * A short user's text waits until there are enough like it.
 * A cluster is named after its frame. The name may change once or twice while it has few prompts.
+* A cluster whose answers fall apart by something that some of its prompts say becomes two (``answers``).
 * Discovery does not change clusters that users merged or split, and renames none that users named or pinned.
 """
 
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 
 from agentspec.errors import RequestError
+from agentspec.gateway.discovery.answers import Answer
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.fingerprint import Fingerprint
 from agentspec.gateway.discovery.frames import (
@@ -50,6 +52,7 @@ CROSSING_SHARE = (
 RENAMED_UNTIL = 8  # prompts
 MAX_MEMBERS = 64  # found by digest; further prompts are found by their template
 MAX_TEXT_CHARS = 2000
+MAX_REFUSED = 64
 IDLE_S = 3600.0
 
 
@@ -124,7 +127,7 @@ class Clusters:
         version: number that changes whenever the cluster of non-member prompts may change.
         changed: clusters with unsaved changes.
         gone: ids of removed clusters.
-        refused: templates that users split.
+        refused: templates that users split, and those that answers divided (:meth:`Template.divided`).
     """
 
     def __init__(self, tenant: str, max_clusters: int) -> None:
@@ -158,7 +161,7 @@ class Clusters:
 
     def match(self, fingerprint: Fingerprint) -> Cluster | None:
         """Return the cluster of the template with the most words in the prompt, or None."""
-        candidates = self._matching.get(fingerprint.shape)
+        candidates = self._matching.get(self._shape(fingerprint) if self.refused else fingerprint.shape)
         if not candidates:
             return None
         text = f" {fingerprint.text} "
@@ -172,9 +175,36 @@ class Clusters:
         if known is not None:
             member.cluster = known.cluster
             return
-        cluster = self.match(fingerprint) or self._compared(member, fingerprint)
+        shaped = replace(fingerprint, shape=self._shape(fingerprint))
+        cluster = self.match(fingerprint) or self._compared(member, shaped)
         if cluster is not None:
             self._join(cluster, member)
+
+    def hear(self, member: Member, fingerprint: Fingerprint, answer: Callable[[str], Answer]) -> None:
+        """Note an answer to a prompt, made of what all prompts of its stage have in common.
+
+        A cluster whose answers fall apart is removed: its prompts have two shapes from now on.
+        """
+        cluster = member.cluster
+        if cluster is None or not cluster.is_free or len(cluster.frames) != 1:
+            return
+        frame = cluster.frames[0]
+        if not cluster.answers.add(answer(frame.text)) or frame.template is None:
+            return
+        mark = cluster.answers.dividing_mark(frame.marks)
+        if mark is not None and len(self.refused) < MAX_REFUSED:
+            self.refused.append((frame.shape, frame.template.divided(mark)))
+            self.drop(cluster)
+
+    def _shape(self, fingerprint: Fingerprint) -> bytes:
+        """Return the shape of a prompt, which depends on the marks by which clusters were divided."""
+        shape, text = fingerprint.shape, f" {fingerprint.text} "
+        for divided, template in self.refused:
+            if divided == shape and template.mark is not None and template.num_words_in(text):
+                needle, count = template.mark
+                has_mark = text.count(needle) >= count
+                shape = blake2b(f"{has_mark:d}{needle}".encode() + shape, digest_size=16).digest()
+        return shape
 
     def name(self, cluster_id: str, path: str | None) -> Cluster:
         """Assign the cluster's requests to the stage ``path``; None = to its own stage again.
@@ -242,7 +272,8 @@ class Clusters:
 
         Unsaved clusters of this process stay. Edits by users in the file take precedence.
         """
-        self.refused = list(refused)
+        divided = [one for one in self.refused if one[1].mark is not None and one not in refused]
+        self.refused = [*refused, *divided]
         for cluster in kept.values():
             if cluster.id in self.gone and cluster.is_free:
                 continue  # removed here, but not yet in the file
@@ -271,7 +302,7 @@ class Clusters:
         here.is_saved = True
         is_theirs = kept.is_user_edited or here not in self.changed
         if is_theirs and _contents(here) != _contents(kept):
-            kept.num_requests = here.num_requests
+            kept.num_requests, kept.answers = here.num_requests, here.answers
             kept.text = kept.text or here.text
             self._restore(kept)
 
@@ -467,7 +498,10 @@ class Clusters:
 
     def _is_refused(self, fingerprint: Fingerprint) -> bool:
         text = f" {fingerprint.text} "
-        return any(shape == fingerprint.shape and one.num_words_in(text) for shape, one in self.refused)
+        return any(
+            shape == fingerprint.shape and one.mark is None and one.num_words_in(text)
+            for shape, one in self.refused
+        )
 
     def _begun(self, fingerprint: Fingerprint, frame: Frame | None = None) -> Cluster | None:
         """Return the cluster of a first prompt, or create it; None if there is no room."""

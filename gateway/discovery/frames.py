@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from agentspec.gateway.discovery.masking import LINE
-from agentspec.gateway.discovery.templates import SLOT, Template, blocks, common_words
+from agentspec.gateway.discovery.masking import LINE, joined
+from agentspec.gateway.discovery.templates import SLOT, Mark, Template, blocks, common_words
 from agentspec.gateway.discovery.units import Unit, assigns_role, is_of_turn, is_variable, units_of, variables
 from agentspec.gateway.discovery.wording import FREQUENT
 
@@ -29,6 +29,8 @@ STATEMENT_WEIGHT = 0.25  # of a word in a sentence that does not instruct
 FEWEST_FRAME_WORDS = 12  # of instructions, in a user's text that others begin like
 NAMES_SHARE = 0.2  # of the words within sentences; more are capitalised where nouns are
 MAX_KNOWN = 512
+MAX_MARKS = 16  # of a prompt
+LABEL_ENDS = (":", ":**")
 MAX_PAIRED = 48  # units compared with each other, on each side
 SETTLED = 64  # prompts after which a frame stays as it is
 
@@ -218,6 +220,25 @@ class Frame:
         may_vary = variables(words, self.has_names)
         return [word for word, may in zip(words, may_vary, strict=True) if word != SLOT and not may]
 
+    @property
+    def text(self) -> str:
+        """What all prompts have."""
+        stored = self.template.runs if self.template else ()
+        return joined(" ".join(self.common or (run.strip(" ") for run in stored)))
+
+    def marks(self, masked: str) -> list[Mark]:
+        """Return what a prompt has and not all others: labels, and three words within an instruction.
+
+        None of the words looks like a value.
+        """
+        static = f" {self.text} "
+        found: Counter[str] = Counter()
+        for unit in Prompt.of(masked).units:
+            found.update(_needles(unit, self.has_names))
+        rare = [mark for mark in found.items() if static.count(mark[0]) < mark[1]]
+        rare.sort(key=lambda mark: not mark[0].endswith(": "))  # labels are fewer
+        return rare[:MAX_MARKS]
+
     def compare(self, prompt: Prompt) -> Fit:
         """Compare a prompt with the frame."""
         static = {key: one for key, one in self._units().items() if self._is_static(one)}
@@ -280,6 +301,16 @@ class Frame:
 
     def _static(self) -> Iterable[_Known]:
         return (one for one in self._units().values() if self._is_static(one))
+
+
+def _needles(unit: Unit, has_names: bool) -> Iterable[str]:
+    if not unit.weight and (unit.is_labelled or unit.words[-1].endswith(LABEL_ENDS)):
+        yield f" {unit.key} "
+    elif unit.weight and unit.instructs:
+        may_vary = variables(unit.words, has_names)
+        for at in range(len(unit.words) - 2):
+            if not any(may_vary[at : at + 3]):
+                yield f" {' '.join(unit.words[at : at + 3])} "
 
 
 def _has_names(units: Sequence[Unit]) -> bool:

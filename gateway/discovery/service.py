@@ -1,8 +1,9 @@
 """Discovery of stages for requests without a tag, by the text that their prompts have in common.
 
 The hot path looks up the digest of the raw prompt, then that of the masked prompt, then a matching template.
-A prompt without a match gets the stage ``discovered``, and a background thread clusters it. Requests of a
-cluster get the stage ``discovered/<name>``, or the one that a user named.
+A prompt without a match gets the stage ``discovered``, and a background thread clusters it. The same thread
+looks at a sample of the answers, which may divide a cluster (``answers``). Requests of a cluster get the
+stage ``discovered/<name>``, or the one that a user named.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import Empty, Full, Queue
 from typing import Any, TypeVar
 
+from agentspec.gateway.discovery.answer_text import text_of
+from agentspec.gateway.discovery.answers import Answer, prompt_of
 from agentspec.gateway.discovery.cluster import Cluster, Member
 from agentspec.gateway.discovery.clusters import Clusters
 from agentspec.gateway.discovery.fingerprint import Fingerprint, PromptFeatures, read_features
@@ -28,6 +32,9 @@ from agentspec.stages import StageKey
 MAX_RECENT = 4096  # cached raw prompts per tenant
 MAX_WAITING = 1024
 SAVE_EVERY_S = 5.0  # between two saves of counts; new clusters are saved at once
+MAX_WAITING_ANSWERS = 16  # each holds a request and the beginning of its answer, and delays new prompts
+MAX_ANSWER_BYTES = 1 << 14
+MAX_BODY_BYTES = 1 << 18  # of a request whose answer is heard
 ASK_AGAIN = 16  # requests of an unclustered prompt after which clustering is tried again: room may be free
 # without a file, a fixed key gives the same names in every process; no digests are stored that need a secret
 _SHARED_KEY = b"agentspec"
@@ -64,6 +71,25 @@ class _Tenant:
                 self.recent.popitem(last=False)
 
 
+class Listener:
+    """Receives the bytes of an answer as they pass, and keeps the first ones."""
+
+    __slots__ = ("body", "features", "here", "kept", "member", "num_bytes")
+
+    def __init__(
+        self, here: _Tenant, member: Member, features: PromptFeatures, body: Mapping[str, Any]
+    ) -> None:
+        self.here, self.member, self.features, self.body = here, member, features, body
+        self.kept: list[bytes] = []
+        self.num_bytes = 0
+
+    def __call__(self, part: bytes) -> None:
+        """Add the next bytes."""
+        if self.num_bytes < MAX_ANSWER_BYTES:
+            self.kept.append(part[: MAX_ANSWER_BYTES - self.num_bytes])
+            self.num_bytes += len(part)
+
+
 class Discovery:
     """Stage discovery for requests without a stage. Thread-safe; starts its own thread on demand.
 
@@ -88,7 +114,8 @@ class Discovery:
         self._key = self._store.key or _SHARED_KEY
         self._tenants: dict[str, _Tenant] = {}
         self._changing = threading.Lock()  # clusters and store; never held by the hot path
-        self._waiting: Queue[tuple[_Tenant, Member, Fingerprint] | None] = Queue(MAX_WAITING)
+        self._waiting: Queue[Callable[[], object] | None] = Queue(MAX_WAITING)
+        self._last: tuple[_Tenant, Member, PromptFeatures, Mapping[str, Any]] | None = None
         self._has_ended = threading.Event()
         self._starting = threading.Lock()
         self._in_background = in_background
@@ -104,12 +131,44 @@ class Discovery:
         raw = features.raw_digest(self._raw_key)
         member = here.recall(raw) or self._recognised(here, raw, features)
         member.count(features.opening)
+        self._last = here, member, features, body
         cluster = member.cluster
         if cluster is None:
             if member.num_requests % ASK_AGAIN == 0:
                 self._ask(here, member, Fingerprint.of(features, self._key))
             return here.clusters.wider
         return cluster.stage
+
+    def listener(self, body: Mapping[str, Any], num_bytes: int) -> Listener | None:
+        """Return a listener for the answer to a body of ``num_bytes``; None if the stage needs no more.
+
+        Call it directly after :meth:`stage_of`, in the same thread.
+        """
+        last, self._last = self._last, None
+        if last is None or last[3] is not body or num_bytes > MAX_BODY_BYTES:
+            return None
+        cluster, opening = last[1].cluster, last[2].opening
+        return Listener(*last) if cluster is not None and cluster.answers.wants_next(opening) else None
+
+    def hear(self, listener: Listener) -> None:
+        """Note an answer that the client received as a whole. Never blocks: without room it is left out."""
+        if self._waiting.qsize() < MAX_WAITING_ANSWERS:
+            self._submit(partial(self._hear, listener))
+
+    def _hear(self, listener: Listener) -> None:
+        try:
+            text = text_of(b"".join(listener.kept))
+        except (ValueError, RecursionError):  # its beginning alone is no JSON, or it is no answer
+            return
+        if not text:
+            return
+        prompt, opening = prompt_of(listener.body), listener.features.opening
+        fingerprint = Fingerprint.of(listener.features, self._key)
+        listener.here.clusters.hear(
+            listener.member,
+            fingerprint,
+            lambda static: Answer.of(text, prompt, static, opening, fingerprint.words, self._raw_key),
+        )
 
     def clusters(self, tenant: str | None) -> list[Cluster]:
         """Return the clusters of a tenant, or of all tenants if None, those with the most requests first."""
@@ -194,16 +253,15 @@ class Discovery:
                 logger.error("a stage could not be discovered: %s", type(error).__name__)
 
     def _place_next(self, timeout_s: float) -> bool:
-        """Place the prompt that has waited longest in a cluster; False if none arrived in time."""
+        """Place the prompt or note the answer that has waited longest; False if none arrived in time."""
         try:
             waiting = self._waiting.get(block=timeout_s > 0, timeout=timeout_s or None)
         except Empty:
             return False
         try:
             if waiting is not None:
-                here, member, fingerprint = waiting
                 with self._changing:
-                    here.clusters.place(member, fingerprint)
+                    waiting()
             return waiting is not None
         finally:
             self._waiting.task_done()
@@ -219,8 +277,11 @@ class Discovery:
         return member
 
     def _ask(self, here: _Tenant, member: Member, fingerprint: Fingerprint) -> None:
-        with suppress(Full):  # a later request of the prompt asks again
-            self._waiting.put_nowait((here, member, fingerprint))
+        self._submit(partial(here.clusters.place, member, fingerprint))
+
+    def _submit(self, work: Callable[[], object]) -> None:
+        with suppress(Full):  # a later request of the prompt tries again
+            self._waiting.put_nowait(work)
         if self._thread is None and self._in_background and not self._has_ended.is_set():
             self._start()
 

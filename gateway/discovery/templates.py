@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from agentspec.gateway.discovery.masking import LINE, PARAGRAPH, joined
 
+Mark = tuple[str, int]  # a text in masked prompts, with spaces at both ends, and how often it occurs at least
 SLOT = "<...>"
 MIN_WORDS = 3
 MIN_WORDS_OF_LONG = 12  # this many common words are never a coincidence, however long the slots
@@ -31,7 +32,7 @@ class Template:
         runs: runs with a space at both ends, as they are searched for in a text with such spaces.
         num_words: number of words in all runs.
         least_share: share of common words in the longest founder. A prompt with less than half of it does
-            not match.
+            not match. Negative in a :meth:`divided` template: how often its last run, the mark, occurs.
     """
 
     runs: tuple[str, ...]
@@ -42,7 +43,8 @@ class Template:
 
     def __post_init__(self) -> None:
         """Prepare the runs for the search: line ends do not count."""
-        object.__setattr__(self, "searched", tuple(f" {joined(run).strip()} " for run in self.runs))
+        runs = self.runs if self.mark is None else self.runs[:-1]
+        object.__setattr__(self, "searched", tuple(f" {joined(run).strip()} " for run in runs))
 
     @classmethod
     def of_common(cls, common: Sequence[str], longest: int) -> Template | None:
@@ -63,6 +65,16 @@ class Template:
         return cls(
             tuple(f" {' '.join(run)} " for run in runs), num_words, num_words / max(longest, num_words)
         )
+
+    def divided(self, mark: Mark) -> Template:
+        """Return the template of prompts that are of two stages: with and without ``mark``."""
+        needle, count = mark
+        return Template((*self.runs, needle), self.num_words, -float(count))
+
+    @property
+    def mark(self) -> Mark | None:
+        """What tells the stages of such prompts apart; None if all are of one."""
+        return (self.runs[-1], int(-self.least_share)) if self.least_share < 0 else None
 
     @property
     def text(self) -> str:

@@ -39,7 +39,7 @@ def of_variant(kind: str, variant: int) -> dict[str, Any]:
     """Return the figures of one variant. ``fall``: the most by which the index fell below a former one."""
     traffic = calls(kind, variant, max(LEAST_ARI))
     ours = Ours()
-    served = [ours.see(call.body) for call in traffic]
+    served = [ours.see(call.body, call.answer) for call in traffic]
     aris = {at: _ari(traffic[:at], served[:at]) for at in LEAST_ARI}
     values = list(aris.values())
     names, others = _names(traffic[:NUM_NAMED], served), _names_after_restart(kind, variant)
@@ -68,7 +68,7 @@ def _ari(traffic: Sequence[Untagged], served: Sequence[str]) -> float:
 def _names_after_restart(kind: str, variant: int) -> dict[str, str]:
     """Return the names that another process finds without a file, from other sessions of the same roles."""
     other, traffic = Ours(), calls(kind, variant, NUM_NAMED, traffic=1)
-    return _names(traffic, [other.see(call.body) for call in traffic])
+    return _names(traffic, [other.see(call.body, call.answer) for call in traffic])
 
 
 def _names(traffic: Sequence[Untagged], served: Sequence[str]) -> dict[str, str]:

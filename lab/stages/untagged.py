@@ -21,17 +21,19 @@ _ROLES = {"human": "user", "developer": "developer", "system": "system", "user":
 
 @dataclass(frozen=True, slots=True)
 class Untagged:
-    """A request body without a tag, and its stage."""
+    """A request body without a tag, its stage, and the text that the model answered; empty if unknown."""
 
     stage: str
     body: dict[str, Any]
+    answer: str = ""
 
 
 def recorded(path: Path, num_calls: int, seed: int) -> list[Untagged]:
     """Return up to ``num_calls`` calls of a trace file, eight sessions interleaved."""
     sessions: dict[str, list[Untagged]] = {}
     for call in traces.calls(path):
-        sessions.setdefault(call["session"], []).append(Untagged(call["stage"], _body(call["prompt"])))
+        one = Untagged(call["stage"], _body(call["prompt"]), call.get("response", ""))
+        sessions.setdefault(call["session"], []).append(one)
     rng = Random(f"stages {seed}")
     chosen = list(sessions.values())
     rng.shuffle(chosen)

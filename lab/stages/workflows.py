@@ -8,6 +8,7 @@ on the variants below ``NUM_TUNED``; the others are held back, and half of the v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -75,6 +76,16 @@ HELD_BACK = (
         "until noon;against the ledger;per household;along the coast",
     ),
 )
+# forms of answers; half of them begin alike for all roles, several quote the user or the user's values
+ANSWER_FORMS = (
+    "{opening} {text}",
+    "Hello {name}, {opening} {text}",
+    "Sure! Here is what I found for {name}:\n- {opening}\n- {text}",
+    'I need to look at "{asked}" first. {opening} {text}',
+    '{{"{head}": "{thing}", "reason": "{text}"}}',
+    "{head} {thing}",
+)
+_TEXT_WORD = re.compile(r"\w+")
 _SYLLABLES = "ba co di fu ga he ji ko la mu ne pi qua ro si ta vu we xi yo za bri cle dro fla gre".split()
 
 
@@ -101,6 +112,7 @@ class Role:
     rules: list[str]
     asks: str
     answers: list[str]
+    form: str  # of its answers
     facts: list[str] = field(default_factory=list)
 
 
@@ -185,7 +197,7 @@ def _role(rng: Random, words: Words, name: str) -> Role:
         for _ in range(3)
     ]
     facts = [_fact(rng, words) for _ in range(12)]
-    return Role(name, opening, rules, asks, answers, facts)
+    return Role(name, opening, rules, asks, answers, rng.choice(ANSWER_FORMS), facts)
 
 
 def _fact(rng: Random, words: Words) -> str:
@@ -370,8 +382,21 @@ _PROMPTS: dict[str, Callable[[Random, Words, Sequence[Role]], Prompt]] = {
 }
 
 
-def _answer(role: Role, words: Words, order: Random) -> str:
-    return f"{order.choice(role.answers)} {_sentence(order, words)}"
+def _answer(role: Role, prompt: str, asked: str, words: Words, order: Random) -> str:
+    """Return what a role answers: in its form, with the prompt's values, in the language it asks for."""
+    name = next((word for word in _TEXT_WORD.findall(prompt) if word in _NAMES), "you")
+    facts = [line.strip(" -") for line in prompt.splitlines() if any(habit in line for habit in _HABITS)]
+    language = next((one for one in _LANGUAGES[1:] if one in prompt), None)
+    if language is not None:
+        words = _made_up(Random(language))
+    opening = order.choice(role.answers) if language is None else f"{words.roles[0]} {words.places[0]}:"
+    text, thing = _sentence(order, words), order.choice(words.things)
+    if facts and order.random() < 0.3:
+        text += f" You said: {order.choice(facts)}"
+    form = role.form if language is None else ANSWER_FORMS[0]
+    return form.format(
+        name=name, opening=opening, text=text, thing=thing, asked=asked[:60], head=role.answers[0].split()[0]
+    )
 
 
 def _chat_turns(
@@ -383,8 +408,9 @@ def _chat_turns(
         {"role": "user", "content": role.asks.format(_sentence(order, words))},
     ]
     for _ in range(order.randint(1, MAX_TURNS)):
-        yield Untagged(role.name, {"messages": list(messages)})
-        messages.append({"role": "assistant", "content": _answer(role, words, order)})
+        answer = _answer(role, system, messages[-1]["content"], words, order)
+        yield Untagged(role.name, {"messages": list(messages)}, answer)
+        messages.append({"role": "assistant", "content": answer})
         messages.append({"role": "user", "content": _sentence(order, words)})
 
 
@@ -395,11 +421,10 @@ def _react_turns(
     text, messages = f"{frame}Thought:", [{"role": "user", "content": frame}]
     for _ in range(order.randint(1, MAX_TURNS)):
         prompt = [{"role": "user", "content": text}] if is_one_message else list(messages)
-        yield Untagged(role.name, {"messages": prompt})
-        thought, seen = (
-            f"{_answer(role, words, order)}\nAction: {order.choice(words.verbs)}",
-            _sentence(order, words),
-        )
+        answer = _answer(role, frame, frame.splitlines()[-1], words, order)
+        thought = f"{answer}\nAction: {order.choice(words.verbs)}"
+        yield Untagged(role.name, {"messages": prompt}, f"{'' if is_one_message else 'Thought: '}{thought}")
+        seen = _sentence(order, words)
         text += f" {thought}\nObservation: {seen}\nThought:"
         messages.append({"role": "assistant", "content": f"Thought: {thought}"})
         messages.append({"role": "user", "content": f"Observation: {seen}"})
