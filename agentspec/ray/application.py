@@ -7,7 +7,7 @@ from typing import Any
 
 from agentspec.extras import needed
 from agentspec.gateway.settings import Settings
-from agentspec.ray.options import DEFAULT_REQUESTS, ClusterOptions, read_arguments
+from agentspec.ray.options import ClusterOptions, read_arguments
 
 with needed("ray"):
     from ray import serve
@@ -47,7 +47,7 @@ def app(args: Mapping[str, Any]) -> serve.Application:
 
 
 def _engines(cluster: ClusterOptions, settings: Settings) -> serve.Deployment:
-    requests = cluster.requests or settings.engine.slots or DEFAULT_REQUESTS
+    requests = cluster.requests or settings.engine.slots
     return serve.deployment(EngineReplica).options(
         name="engine",
         logging_config=QUIET,

@@ -14,9 +14,9 @@ from agentspec.commands.serve.settings import given_keys, read_settings
 from agentspec.errors import ConfigError
 from agentspec.gateway.auth.api_keys import digest_of, parse_keys
 from agentspec.gateway.settings import KeySettings, Settings
+from agentspec.removed_settings import removed_setting
 from agentspec.serve_settings import EngineSettings, mistakes
 
-DEFAULT_REQUESTS = 16  # the embedded engine's slots
 ENGINE_ARGUMENTS = frozenset(EngineSettings.model_fields)
 
 
@@ -76,6 +76,9 @@ def read_arguments(given: Mapping[str, Any]) -> tuple[ClusterOptions, ServeOptio
     Raises:
         ConfigError: an argument or a setting is wrong, or is not supported on a cluster.
     """
+    for name in given:
+        if what := removed_setting(f"engine.{name}"):
+            raise ConfigError(f"arguments of agentspec.ray:app: {name} {what}")
     of_engine = {name: value for name, value in given.items() if name in ENGINE_ARGUMENTS}
     try:
         cluster = ClusterOptions(**{name: value for name, value in given.items() if name not in of_engine})

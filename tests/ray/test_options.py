@@ -56,6 +56,7 @@ def test_keys_of_the_environment_travel_as_digests(monkeypatch):
         ({"slots": "many"}, "slots"),
         ({"forest_file": "trees"}, "engine.corpus"),
         ({"zero_hop": True}, "zero_hop"),
+        ({"hybrid_threshold": 2}, "hybrid_threshold was removed: remove it"),
         ({"corpus_stages": "support=all"}, "corpus_stages.*STAGE=none"),
     ],
 )
