@@ -114,7 +114,7 @@ $(VLLM_STAMP): $(EDITABLE)/.built
 	@$(BIN)/uv pip install --quiet --python $(VLLM_VENV) $(VLLM_PACKAGES) pytest pytest-asyncio hypothesis psutil
 	@$(VLLM_BIN)/pip uninstall --quiet --yes $(VLLM_MISMATCHED)
 	@$(VLLM_BIN)/pip uninstall --yes $(OLD_NAME) $(NAME) 2>/dev/null
-	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet "$$(echo $(EDITABLE)/*.whl)[corpus,object-store]"
+	@PIP_CONSTRAINT= $(VLLM_BIN)/pip install --quiet "$$(echo $(EDITABLE)/*.whl)[corpus]"
 	@touch $@
 
 $(VLLM_V2_STAMP): $(VLLM_STAMP) $(wildcard $(VLLM_V2_ON_CPU)/*.toml $(VLLM_V2_ON_CPU)/*/*.py)

@@ -17,12 +17,10 @@
     │   ├── UnrecordedCallError    a replay has no call with this conversation
     │   └── EngineBusyError        the admission queue is full; try again later
     ├── CorpusError            the store of shared outputs is away, slow, full or damaged
-    │   ├── SnapshotError          the snapshots of shared outputs can't be used now, though the log may be
     │   ├── BatchError             an encoded batch of outputs that can't be used
     │   │   └── UnknownKeyError        a batch that was encrypted with a key that is not known here
     │   ├── LostBatchesError       an erasure removed batches that could not be read
-    │   ├── DataKeyError           the operator's key does not open the data key of a tenant
-    │   └── ExportFileError        exported outputs can't be written there, or imported from it
+    │   └── DataKeyError           the operator's key does not open the data key of a tenant
     ├── AdapterError           a framework lacks the part that its adapter replaces
     └── EngineError            the engine failed or was stopped
 
@@ -133,12 +131,8 @@ class CorpusError(AgentSpecError):
     """The store of shared outputs is away, slow, full or damaged. Requests lose drafts, never an answer."""
 
 
-class SnapshotError(CorpusError):
-    """The object store of snapshots is away, slow, or another one. The log of shared outputs may be there."""
-
-
 class BatchError(CorpusError):
-    """An encoded batch of outputs is damaged, too large, too new, or encrypted with another key."""
+    """An encoded batch of outputs is damaged, too large, of another format, or encrypted with another key."""
 
 
 class UnknownKeyError(BatchError):
@@ -151,10 +145,6 @@ class DataKeyError(CorpusError):
 
 class LostBatchesError(CorpusError):
     """An erasure is complete, but it removed batches that could not be read, whatever they held."""
-
-
-class ExportFileError(CorpusError):
-    """Outputs can't be exported to this file, or the file can't be imported. Nothing changed."""
 
 
 class AdapterError(AgentSpecError):

@@ -15,7 +15,6 @@ PACKAGES = {
     "langchain": ("langchain_core", "langchain_openai", "langgraph"),
     "otel": ("opentelemetry",),
     "corpus": ("zstandard", "redis", "cryptography"),
-    "object-store": ("obstore",),
     "ray": ("ray",),
 }
 

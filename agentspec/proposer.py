@@ -91,21 +91,8 @@ class TextProposer(Proposer, Protocol):
         """Draft as if each request's output had gone on with some tokens. Nothing changes."""
 
 
-class ShownOutput(Protocol):
-    """Shows an output to other engines while it is written. Takes microseconds, and never raises."""
-
-    def show(self, token_ids: Sequence[int]) -> None:
-        """Show what is new of the output so far."""
-
-    def abandon(self) -> None:
-        """End it: it is not shared."""
-
-
 class OutputSharing(Protocol):
     """Takes the outputs that a proposer learns, for other engines."""
-
-    def begin(self, stage: StageKey, subject: bytes = b"") -> Any:
-        """Return a :class:`ShownOutput` for an output that begins."""
 
     def share(
         self,
@@ -114,14 +101,11 @@ class OutputSharing(Protocol):
         *,
         subject: bytes = b"",
         session: str | None = None,
-        num_accepted_from_shared: int = 0,
-        written: Any = None,
     ) -> None:
         """Take a finished output within microseconds. Never raises.
 
         ``token_ids`` (int32 ``[n]``, or a sequence) must not change any more. ``session`` is the run that
-        it belongs to. ``num_accepted_from_shared`` counts the tokens that shared trees drafted and the model
-        accepted. ``written`` is what :meth:`begin` returned for it, if it was called.
+        it belongs to.
         """
 
 

@@ -21,8 +21,15 @@ from agentspec.errors import ConfigError
 REMOVED: Mapping[str, str] = {
     "agentspec bench": "measure a program with `agentspec compare`, recorded calls with `agentspec replay`; "
     "a checkout has `python -m benchmarks` and `python -m lab`.",
+    "agentspec corpus export --corpus-snapshots": "snapshots are in the corpus: remove the flag.",
+    "agentspec corpus forget --corpus-snapshots": "snapshots are in the corpus: remove the flag.",
+    "agentspec corpus import --corpus-snapshots": "snapshots are in the corpus: remove the flag.",
+    "agentspec corpus stats --corpus-snapshots": "snapshots are in the corpus: remove the flag.",
+    "agentspec corpus verify": "use `agentspec corpus stats`, which reads all and counts damaged batches.",
     "agentspec replay --compare": "run `python -m lab compare` in a checkout.",
     "discovery.save_every_s": "remove it: counts are saved every 5 seconds, new clusters at once.",
+    "engine.corpus_host": "set engine.corpus_stages to none for stages that may not leave the engine.",
+    "engine.corpus_snapshots": "snapshots are in the corpus, in SQLite or Redis: remove the setting.",
     "engine.hybrid_threshold": "remove it; vLLM's hybrid chooses by measured gain, and a checkout has the "
     "paper's threshold in `python -m lab methods`.",
     "health.failing_s": "remove it: failed probes and connections alone decide which engines are preferred.",

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from agentspec.corpus.reach import parse_reaches
+from agentspec.corpus.settings import parse_reaches
 from agentspec.distribution import DOCUMENTS
 from agentspec.errors import ConfigError
 from agentspec.wire import MAX_DRAFT_TOKENS
@@ -188,27 +188,12 @@ class DraftingSettings(Group):
         example="/var/lib/agentspec/corpus",
         repr=False,
     )
-    corpus_snapshots: str | None = setting(
-        None,
-        "object store for the snapshots of the corpus: s3://BUCKET/PREFIX, gs://..., az://... or "
-        "file:///FOLDER; default: the corpus",
-        metavar="URL",
-        example="s3://bucket/agentspec",
-        repr=False,
-    )
-    corpus_stages: dict[str, Literal["none", "host", "fleet"]] = setting(
+    corpus_stages: dict[str, Literal["none", "fleet"]] = setting(
         {},
-        "how far the outputs of a stage, and of all below it, travel: none = not out of the engine, host = "
-        "on this machine, fleet = everywhere, the default",
-        metavar="STAGE=none|host|fleet,...",
-        example={"support": "host"},
-    )
-    corpus_host: str | None = setting(
-        None,
-        "with a corpus in Redis: folder for the stages of the reach host; default: they stay in the engine",
-        metavar="DIR",
-        example="/var/lib/agentspec/host",
-        min_length=1,
+        "who gets the outputs of a stage, and of all below it: fleet = all engines of the corpus, the "
+        "default, none = they stay in this engine",
+        metavar="STAGE=none|fleet,...",
+        example={"support": "none"},
     )
 
     @field_validator("corpus_stages", mode="before")
@@ -227,11 +212,9 @@ class DraftingSettings(Group):
             name_of: returns the name of a setting for errors.
         """
         corpus = name_of("corpus")
-        for name in ("corpus_snapshots", "corpus_stages", "corpus_host"):
-            if getattr(self, name) and self.corpus is None:
-                raise ConfigError(
-                    f"{name_of(name)} has no effect without {corpus}: set {corpus}, or remove {name_of(name)}"
-                )
+        if self.corpus_stages and self.corpus is None:
+            stages = name_of("corpus_stages")
+            raise ConfigError(f"{stages} has no effect without {corpus}: set {corpus}, or remove {stages}")
         for name in ("forest_file", "forest_folder", "strict_forest", "save_every_s"):
             if getattr(self, name) and self.corpus is not None:
                 raise ConfigError(

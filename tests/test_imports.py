@@ -230,7 +230,6 @@ def test_the_corpus_knows_no_engine_and_no_tree() -> None:
 def test_packages_of_the_corpus_stay_in_their_modules() -> None:
     assert users_of("cryptography") == {"agentspec.corpus.encryption"}
     assert users_of("zstandard") == {"agentspec.corpus.batch", "agentspec.gateway.http.request_body"}
-    assert users_of("obstore") == {"agentspec.corpus.object_folder"}
     stores = (
         "corpus.redis_files",
         "corpus.redis_store",

@@ -1,4 +1,4 @@
-"""The batch: what one engine learned within a moment, and its checked format.
+"""The batch: the outputs and erasures that one engine publishes at a time, and its checked format.
 
 Owns the format and the reasons for refusal. Knows nothing of the store that keeps the bytes. A batch is
 
@@ -15,22 +15,18 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from agentspec.corpus.output import (
-    DIGEST_BYTES,
-    MOST_OUTPUT_TOKENS,
-    MOST_SUBJECT_BYTES,
-    Output,
-    Tokens,
-    check_uses,
-)
 from agentspec.corpus.store import Unread
-from agentspec.errors import BatchError, ConfigError, CorpusError, UnknownKeyError
+from agentspec.errors import BatchError, ConfigError, CorpusError, TokenError, UnknownKeyError
 from agentspec.extras import needed
+from agentspec.forest.file import MOST_USES
+from agentspec.forest.sessions import SESSION_BYTES
 from agentspec.stages import MAX_SEGMENTS, StageKey
 
 if TYPE_CHECKING:
@@ -40,50 +36,81 @@ with needed("corpus"):
     import zstandard
 
 ORIGIN_BYTES = 16
+MOST_OUTPUT_TOKENS = 1 << 17  # longer outputs are not shared
+MOST_SUBJECT_BYTES = 32
 MOST_BATCH_BYTES = 4 << 20
 MOST_RECORDS = 1 << 16
 MOST_PAYLOAD_BYTES = 16 << 20  # before compression
+_MOST_MINUTES = 1 << 32
 _MOST_SEQUENCE = 1 << 62
 _SPLIT_BYTES = 2 << 20  # fits a batch even if nothing can be compressed
 _RECORD_BYTES = 256  # more than a record takes without its tokens and path
 
-_VERSION = 5  # written for batches with updates of models
-_WITHOUT_UPDATES = 4  # for those with sessions
-_WITHOUT_SESSIONS = 3  # for those with parts
-_WITHOUT_PARTS = 2  # 1: tombstones did not say if they repeat an erasure
+_VERSION = 1
 _PLAIN, _ENCRYPTED = 0, 1
 _HEADER = struct.Struct("<8sHBx8s16sQII")  # see above
 _CHECKSUM = struct.Struct("<I")
 _MAGIC = b"AgSpecBt"
-_MOST_UPDATE_BYTES = 1 << 16
-_TOKEN_BYTES = 4
 _LEVEL = 3
 
+Tokens = NDArray[np.int32]
 Path = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_SEGMENTS)]  # of a stage
 
 
-class Count(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """A known output occurred again.
+# ---- records ----
+
+
+class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # no cycles: garbage collections leave it out
+    """One output of a stage. Valid by construction.
 
     Attributes:
-        digest: of the output, 16 bytes.
-        path: of its stage.
+        stage: the forest's key, adapter included.
+        tokens: int32 ``[n]``, at least one.
+        subject: hash of the person that its data may be of; empty if it has none.
         uses: how often it occurred.
+        minute: when it ended, in minutes since 1970.
+        session: hash of the run that it belongs to (:func:`agentspec.forest.sessions.session_hash`); empty if
+            it is not known.
+
+    Raises:
+        TokenError: the tokens have another dtype or shape, a negative id, or are none or too many.
+        ConfigError: another attribute is out of range.
     """
 
-    digest: bytes
-    path: Path
+    stage: StageKey
+    tokens: Tokens
+    subject: bytes = b""
     uses: int = 1
+    minute: int = 0
+    session: bytes = b""
 
     def __post_init__(self) -> None:
-        if len(self.digest) != DIGEST_BYTES:
-            raise ConfigError(f"a digest has {DIGEST_BYTES} bytes, not {len(self.digest)}")
-        _check_path(self.path)
-        check_uses(self.uses)
+        tokens = self.tokens
+        if tokens.dtype != np.int32 or tokens.ndim != 1 or not 1 <= len(tokens) <= MOST_OUTPUT_TOKENS:
+            raise TokenError(
+                f"an output has 1 to {MOST_OUTPUT_TOKENS} tokens of int32, not {tokens.dtype}{tokens.shape}"
+            )
+        if (smallest := int(tokens[tokens.argmin()])) < 0:  # a third of min()'s time
+            raise TokenError(f"an output has no negative token ids, but {smallest}")
+        if len(self.subject) > MOST_SUBJECT_BYTES:
+            raise ConfigError(f"a subject has at most {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
+        if not 1 <= self.uses <= MOST_USES:
+            raise ConfigError(f"an output has 1 to {MOST_USES} uses, not {self.uses!r}")
+        if not 0 <= self.minute < _MOST_MINUTES:
+            raise ConfigError(f"minutes since 1970 are 0 to {_MOST_MINUTES - 1}, not {self.minute!r}")
+        if self.session and len(self.session) != SESSION_BYTES:
+            raise ConfigError(f"a session's hash has {SESSION_BYTES} bytes, not {len(self.session)}")
+
+    @property
+    def digest(self) -> bytes:
+        """Identity of the content: 16 bytes, equal for equal stages and tokens. O(tokens)."""
+        content = blake2b(b"%b\0" % self.stage.name.encode(), digest_size=16)
+        content.update(np.ascontiguousarray(self.tokens, "<i4").data)
+        return content.digest()
 
 
-class ForgetStage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """All earlier outputs of this stage are to be forgotten.
+class ForgetStage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+    """All earlier outputs of this stage, and of all stages below it, are to be forgotten.
 
     Attributes:
         path: of the stage.
@@ -94,10 +121,10 @@ class ForgetStage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     is_repeated: bool = False
 
     def __post_init__(self) -> None:
-        _check_path(self.path)
+        StageKey("any", self.path)  # raises StageError
 
 
-class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     """All earlier outputs with this person's data are to be forgotten.
 
     Attributes:
@@ -113,68 +140,29 @@ class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
             raise ConfigError(f"a subject has 1 to {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=4):
-    """Tokens of an output that is being written. Its end replaces them: nothing keeps them.
-
-    Attributes:
-        path: of its stage.
-        number: of the output, among those of this origin.
-        begin: the place of the first token in the output.
-        tokens: little-endian int32; none if the output is over.
-        subject: hash of the person whose data it may hold.
-    """
-
-    path: Path
-    number: int
-    begin: int
-    tokens: bytes
-    subject: bytes = b""
-
-    def __post_init__(self) -> None:
-        _check_path(self.path)
-        if not (0 <= self.number <= _MOST_SEQUENCE and 0 <= self.begin <= MOST_OUTPUT_TOKENS):
-            raise ConfigError(f"an output has no number {self.number} or no place {self.begin}")
-        if len(self.tokens) % _TOKEN_BYTES or len(self.tokens) > _TOKEN_BYTES * MOST_OUTPUT_TOKENS:
-            raise ConfigError(f"a part has up to {MOST_OUTPUT_TOKENS} int32, not {len(self.tokens)} bytes")
-        if len(self.subject) > MOST_SUBJECT_BYTES:
-            raise ConfigError(f"a subject has at most {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
-
-    @property
-    def is_first(self) -> bool:
-        """True if the output begins with it."""
-        return self.begin == 0 and len(self.tokens) > 0
-
-    @property
-    def end(self) -> int:
-        """The place behind its last token in the output."""
-        return self.begin + len(self.tokens) // _TOKEN_BYTES
-
-    @property
-    def token_ids(self) -> Tokens:
-        """The tokens as int32 ``[n]``."""
-        return _tokens(self.tokens)
+class Erased(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
+    """Takes the place of an erased output, so that the records behind it keep their numbers."""
 
 
-class ModelUpdate(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
-    """What an engine's acceptance model of a stage has learned. It holds no text, and nothing keeps it.
-
-    Attributes:
-        path: of the stage.
-        update: as of :meth:`agentspec.Forest.take_model_updates`.
-    """
-
-    path: Path
-    update: bytes
-
-    def __post_init__(self) -> None:
-        _check_path(self.path)
-        if len(self.update) > _MOST_UPDATE_BYTES:
-            size = len(self.update)
-            raise ConfigError(f"an update of a model has up to {_MOST_UPDATE_BYTES} bytes, not {size}")
+Tombstone = ForgetStage | ForgetSubject
+Record = Output | Tombstone | Erased
 
 
-Record = Output | Count | ForgetStage | ForgetSubject | Part | ModelUpdate
-PASSING = Part, ModelUpdate  # records that are of use when they are sent, and are not kept
+def repeated(tombstone: Tombstone) -> Tombstone:
+    """Return the tombstone of an engine that repeats this erasure."""
+    return msgspec.structs.replace(tombstone, is_repeated=True)
+
+
+def covers(tombstone: Tombstone, path: tuple[str, ...], subject: bytes) -> bool:
+    """Return True if the tombstone covers the outputs of the stage with this path and this subject."""
+    if isinstance(tombstone, ForgetSubject):
+        return subject == tombstone.subject
+    return path[: len(tombstone.path)] == tombstone.path
+
+
+def is_covered(record: Record, tombstone: Tombstone) -> bool:
+    """Return True for an output that the tombstone covers."""
+    return isinstance(record, Output) and covers(tombstone, record.stage.path, record.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +184,18 @@ class Batch:
             raise ConfigError(f"an origin has {ORIGIN_BYTES} bytes, not {len(self.origin)}")
         if not 0 <= self.first <= _MOST_SEQUENCE:
             raise ConfigError(f"sequence numbers are 0 to {_MOST_SEQUENCE}, not {self.first}")
+
+    @property
+    def outputs(self) -> Iterator[Output]:
+        """The outputs among the records."""
+        return (record for record in self.records if isinstance(record, Output))
+
+    def without(self, tombstone: Tombstone) -> Batch:
+        """Return the batch with :class:`Erased` for what the tombstone covers; itself if that is nothing."""
+        if not any(is_covered(record, tombstone) for record in self.records):
+            return self
+        records = (Erased() if is_covered(record, tombstone) else record for record in self.records)
+        return Batch(self.origin, self.first, tuple(records))
 
 
 # ---- writing ----
@@ -222,7 +222,7 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
     payload = zstandard.ZstdCompressor(level=_LEVEL).compress(payload)
     header = _Header(
         _MAGIC,
-        _version(batch),
+        _VERSION,
         _ENCRYPTED if key else _PLAIN,
         key.id if key else bytes(8),
         batch.origin,
@@ -239,24 +239,9 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
     return data
 
 
-def _version(batch: Batch) -> int:
-    """Return the oldest format that has all of its records: engines of earlier versions can read that."""
-    if any(isinstance(record, ModelUpdate) for record in batch.records):
-        return _VERSION
-    if any(isinstance(record, Output) and record.session for record in batch.records):
-        return _WITHOUT_UPDATES
-    if any(isinstance(record, Part) for record in batch.records):
-        return _WITHOUT_SESSIONS
-    return _WITHOUT_PARTS
-
-
-def num_content_bytes(record: Record) -> int:
-    """Return the bytes of a record's tokens, or of its update."""
-    if isinstance(record, Output):
-        return record.tokens.nbytes
-    if isinstance(record, ModelUpdate):
-        return len(record.update)
-    return len(record.tokens) if isinstance(record, Part) else 0
+def num_token_bytes(record: Record) -> int:
+    """Return the bytes of a record's tokens."""
+    return record.tokens.nbytes if isinstance(record, Output) else 0
 
 
 def split(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
@@ -264,7 +249,7 @@ def split(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
     group: list[Record] = []
     size = 0
     for record in records:
-        more = _RECORD_BYTES + num_content_bytes(record)
+        more = _RECORD_BYTES + num_token_bytes(record)
         if group and (size + more > _SPLIT_BYTES or len(group) == MOST_RECORDS):
             yield tuple(group)
             group, size = [], 0
@@ -286,7 +271,7 @@ def decode(data: bytes | Unread, tenant: str, key: DataKey | None = None) -> Bat
         key: the tenant's; with a key, batches that are not encrypted are refused.
 
     Raises:
-        BatchError: it is damaged, too large, too new, or encrypted with another key.
+        BatchError: it is damaged, too large, of another format, or encrypted with another key.
     """
     if isinstance(data, Unread):
         raise _unusable(data.reason)
@@ -328,18 +313,15 @@ def _checked(data: bytes) -> tuple[_Header, bytes]:
     header = _Header(*_HEADER.unpack_from(data))
     if header.magic != _MAGIC:
         raise _unusable("it does not begin as one")
-    if header.version > _VERSION:
-        raise _unusable(
-            f"it has the format {header.version}, but this version of AgentSpec reads format {_VERSION}: "
-            "use a newer one"
-        )
+    if header.version != _VERSION:
+        raise _unusable(f"it has the format {header.version}, not {_VERSION}")
     payload = data[begin:]
     if header.num_bytes != len(payload):
         raise _unusable(f"its payload has {len(payload)} bytes, not {header.num_bytes}")
     (checksum,) = _CHECKSUM.unpack_from(data, _HEADER.size)
     if checksum != _checksum(data[: _HEADER.size], payload):
         raise _unusable("its checksum is wrong")
-    if header.version == 0 or header.codec > _ENCRYPTED:
+    if header.codec > _ENCRYPTED:
         raise _unusable(f"its header is wrong: {header!r}")
     return header, payload
 
@@ -374,21 +356,8 @@ def _checksum(*parts: bytes) -> int:
     return checksum
 
 
-# ---- records ----
-
-
 class _Output(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=0):
     """An output in the payload. Its tokens are little-endian int32: narrower forms save 3 to 14 %."""
-
-    path: Path
-    tokens: bytes
-    subject: bytes
-    uses: int
-    minute: int
-
-
-class _SessionOutput(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=5):
-    """An output of a session in the payload."""
 
     path: Path
     tokens: bytes
@@ -398,7 +367,7 @@ class _SessionOutput(msgspec.Struct, array_like=True, forbid_unknown_fields=True
     session: bytes
 
 
-_Packed = _Output | _SessionOutput | Count | ForgetStage | ForgetSubject | Part | ModelUpdate
+_Packed = _Output | ForgetStage | ForgetSubject | Erased
 _Records = Annotated[list[_Packed], msgspec.Meta(max_length=MOST_RECORDS)]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Records)
@@ -408,8 +377,7 @@ def _packed(record: Record) -> _Packed:
     if not isinstance(record, Output):
         return record
     tokens = record.tokens.astype("<i4", copy=False).tobytes()
-    members = record.stage.path, tokens, record.subject, record.uses, record.minute
-    return _SessionOutput(*members, record.session) if record.session else _Output(*members)
+    return _Output(record.stage.path, tokens, record.subject, record.uses, record.minute, record.session)
 
 
 def _unpacked(payload: bytes, tenant: str) -> tuple[Record, ...]:
@@ -417,20 +385,10 @@ def _unpacked(payload: bytes, tenant: str) -> tuple[Record, ...]:
     stages: dict[Path, StageKey] = {}
     records: list[Record] = []
     for record in _DECODER.decode(payload):
-        if isinstance(record, _Output | _SessionOutput):
+        if isinstance(record, _Output):
             stage = stages.get(record.path) or stages.setdefault(record.path, StageKey(tenant, record.path))
-            session = record.session if isinstance(record, _SessionOutput) else b""
-            tokens = _tokens(record.tokens)
-            records.append(Output(stage, tokens, record.subject, record.uses, record.minute, session))
+            tokens = np.frombuffer(record.tokens, "<i4").astype(np.int32, copy=False)
+            records.append(Output(stage, tokens, record.subject, record.uses, record.minute, record.session))
         else:
             records.append(record)
     return tuple(records)
-
-
-def _tokens(data: bytes) -> Tokens:
-    tokens: Tokens = np.frombuffer(data, "<i4").astype(np.int32, copy=False)
-    return tokens
-
-
-def _check_path(path: Path) -> None:
-    StageKey("any", path)  # raises StageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("agentspec")
 
+MOST_RANGES = 64
 _KEY_TRIES = 5
 
 
@@ -53,16 +55,16 @@ class BatchLog:
 
     def __init__(self, store: CorpusStore, vocabulary: str, keys: KeyRing | None = None) -> None:
         self.store = store
+        self.keys = keys
         self._vocabulary = vocabulary
-        self._keys = keys
 
     def scope(self, tenant: str) -> Scope:
         """Return the scope of a tenant's outputs."""
         return Scope(self._vocabulary, tenant)
 
     def tenants(self) -> list[str]:
-        """Return the tenants that have outputs."""
-        return self.store.tenants(self._vocabulary)
+        """Return the tenants that have outputs, or had some."""
+        return [scope.tenant for scope in self.store.scopes() if scope.vocabulary == self._vocabulary]
 
     def encode(self, tenant: str, batch: Batch) -> bytes:
         """Return a batch as bytes for the store."""
@@ -92,7 +94,7 @@ class BatchLog:
             wrapped = key.wrapped if key else b""
             if self.store.publish(scope, data, epoch, key=wrapped, is_erasure=is_erasure):
                 return len(data)
-            if self._keys is None or not self._keys.refresh(scope):
+            if self.keys is None or not self.keys.refresh(scope):
                 return None
         raise CorpusError(f"the data key of tenant {tenant!r} changes all the time: try again later")
 
@@ -109,7 +111,7 @@ class BatchLog:
         try:
             return decode(data, tenant, key)
         except UnknownKeyError:
-            if self._keys is None or not self._keys.refresh(self.scope(tenant)):
+            if self.keys is None or not self.keys.refresh(self.scope(tenant)):
                 raise
             return decode(data, tenant, self._key(tenant))
 
@@ -125,10 +127,6 @@ class BatchLog:
         if snapshot is None:
             return None
         return BatchSnapshot(snapshot.cursor, (self.decode(tenant, part) for part in snapshot.parts))
-
-    def epoch(self, tenant: str, known: int = 0) -> int:
-        """Return the number of the tenant's last erasure, or 0."""
-        return self.marks(tenant, known).epoch
 
     def marks(self, tenant: str, known: int = 0) -> Marks:
         """Return the numbers of the tenant's last erasures.
@@ -150,30 +148,62 @@ class BatchLog:
         """Return the cursor behind the newest entry."""
         return self.store.end(self.scope(tenant))
 
-    @property
-    def is_encrypted(self) -> bool:
-        """True if batches are encrypted."""
-        return self._keys is not None
-
-    def change_key(self, tenant: str) -> None:
-        """Encrypt with a new key from now on: an erasure begins."""
-        if self._keys is not None:
-            self._keys.change(self.scope(tenant))
-
-    def drop_former_keys(self, tenant: str) -> None:
-        """Remove the keys from before an erasure: nothing is encrypted with them any more."""
-        if self._keys is not None:
-            self._keys.drop_former(self.scope(tenant))
-
-    def refresh_key(self, tenant: str) -> None:
-        """Encrypt with the key that the store has now."""
-        if self._keys is not None:
-            self._keys.refresh(self.scope(tenant))
-
     def forget_key(self, tenant: str) -> None:
         """Look the tenant's key up again: it was erased."""
-        if self._keys is not None:
-            self._keys.forget(self.scope(tenant))
+        if self.keys is not None:
+            self.keys.forget(self.scope(tenant))
 
     def _key(self, tenant: str) -> DataKey | None:
-        return None if self._keys is None else self._keys.key(self.scope(tenant))
+        return None if self.keys is None else self.keys.key(self.scope(tenant))
+
+
+class SeenNumbers:
+    """The sequence numbers of one origin that were applied, as sorted ranges.
+
+    So each record is applied once, in whatever order batches arrive. Beyond ``most_ranges`` the lowest gap is
+    closed: its numbers count as seen, and as missing for ever.
+    """
+
+    def __init__(self, most_ranges: int = MOST_RANGES) -> None:
+        self._most_ranges = most_ranges
+        self._begins: list[int] = []
+        self._ends: list[int] = []  # exclusive; ranges neither overlap nor touch
+        self._base = 0  # the first number ever added; gaps below it are from before this time
+        self._num_closed = 0
+
+    def add(self, first: int, count: int) -> list[range]:
+        """Add ``count`` numbers from ``first`` on. Return those that are new, in order."""
+        if count <= 0:
+            return []
+        if not self._begins:
+            self._base = first
+        end = first + count
+        low, high = bisect_left(self._ends, first), bisect_right(self._begins, end)  # these touch it
+        fresh, at = [], first
+        for begin_seen, end_seen in zip(self._begins[low:high], self._ends[low:high], strict=True):
+            if at < begin_seen:
+                fresh.append(range(at, begin_seen))
+            at = max(at, end_seen)
+        if at < end:
+            fresh.append(range(at, end))
+        self._begins[low:high] = [min([first, *self._begins[low:high]])]
+        self._ends[low:high] = [max([end, *self._ends[low:high]])]
+        self._close_gaps()
+        return fresh
+
+    @property
+    def num_missing(self) -> int:
+        """Count the numbers that never arrived, above the first one added."""
+        gaps = zip(self._ends, self._begins[1:], strict=False)
+        return self._num_closed + sum(begin - end for end, begin in gaps if end > self._base)
+
+    @property
+    def num_ranges(self) -> int:
+        """Count the ranges: at most ``most_ranges``."""
+        return len(self._begins)
+
+    def _close_gaps(self) -> None:
+        while len(self._begins) > self._most_ranges:
+            if self._ends[0] > self._base:
+                self._num_closed += self._begins[1] - self._ends[0]
+            del self._begins[1], self._ends[0]

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
+import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from agentspec.config import MIB, check_int, check_positive
-from agentspec.corpus.batch import ORIGIN_BYTES, ForgetStage, ForgetSubject
+from agentspec.corpus.batch import (
+    MOST_OUTPUT_TOKENS,
+    ORIGIN_BYTES,
+    ForgetStage,
+    ForgetSubject,
+    Output,
+    Tokens,
+    Tombstone,
+)
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.encryption import KeyRing
-from agentspec.corpus.erasure import Tombstone
-from agentspec.corpus.follower import NoteErasure
+from agentspec.corpus.encryption import KeyRing, operator_key
+from agentspec.corpus.follower import SharedTrees
 from agentspec.corpus.keeper import SnapshotKeeper
 from agentspec.corpus.learner import Learner, LearnerFigures
 from agentspec.corpus.memory import OutputMemory
-from agentspec.corpus.output import MOST_OUTPUT_TOKENS, Output, Tokens
-from agentspec.corpus.publisher import Publisher, PublisherFigures, SharedModels
-from agentspec.corpus.store import CorpusStore
-from agentspec.corpus.tree_updates import SharedTrees
-from agentspec.corpus.written import WrittenOutput
+from agentspec.corpus.publisher import Publisher, PublisherFigures
+from agentspec.corpus.settings import KEY_VARIABLE, check_corpus, is_redis, sharing, without_password
+from agentspec.corpus.store import CorpusStore, open_store
 from agentspec.stages import StageKey
 
+logger = logging.getLogger("agentspec")
+
 _MOST_BYTES = 1 << 40
-
-
-class EngineTrees(SharedTrees, SharedModels, Protocol):
-    """The trees of an engine, and the models of its stages."""
-
-    def share_models(self) -> None:
-        """From now on, what the stages' models learn can be taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class CorpusConfig:
         most_lag_s: a learner further behind skips to the newest outputs.
         join_bytes: most bytes of tokens that a new engine learns from a snapshot.
         join_s: time after a start in which learning may take a whole core.
-        memory_bytes: of outputs remembered, to recognize repetitions and to erase exactly.
+        memory_bytes: of outputs remembered, to erase exactly what the trees hold.
         queue_bytes: of finished outputs that wait to be published.
         snapshot_bytes: most bytes of tokens in a tenant's snapshot.
         snapshot_every_s: seconds between two snapshots of a tenant.
@@ -79,7 +78,7 @@ class CorpusFigures:
         publisher: of this engine's outputs.
         learner: of other engines' outputs.
         num_snapshots: snapshots written.
-        num_snapshot_failures: attempts that failed, and failed erasures in the corpus of a host.
+        num_snapshot_failures: attempts that failed.
         memory_bytes: of outputs remembered.
     """
 
@@ -94,19 +93,14 @@ class CorpusFigures:
         publisher, learner = self.publisher, self.learner
         return {
             "num_published": publisher.num_published,
-            "num_duplicates": publisher.num_duplicates,
             "num_skipped": publisher.num_skipped,
             "num_dropped": publisher.num_dropped,
             "num_published_bytes": publisher.num_bytes,
-            "num_model_updates": publisher.num_updates,
-            "num_model_update_bytes": publisher.num_update_bytes,
             "num_learned": learner.num_outputs,
             "num_learned_tokens": learner.num_tokens,
-            "num_merged_updates": learner.num_merged,
             "num_dropped_records": learner.num_dropped,
             "num_missing_records": learner.num_missing,
             "num_damaged": learner.num_damaged,
-            "num_unknown": learner.num_unknown,
             "learning_cpu_s": learner.cpu_s,
             "lag_s": learner.lag_s,
             "num_snapshots": self.num_snapshots,
@@ -135,7 +129,7 @@ class Corpus:
         store: CorpusStore,
         vocabulary: str,
         vocab_size: int,
-        trees: EngineTrees,
+        trees: SharedTrees,
         *,
         keys: KeyRing | None = None,
         config: CorpusConfig | None = None,
@@ -146,17 +140,15 @@ class Corpus:
         self._store = store
         self._log = BatchLog(store, vocabulary, keys)
         self._memory = OutputMemory(config.memory_bytes)
-        trees.share_models()
+        trees.share_models()  # a person's calls train no model: it can't be told what it learned of whom
         self._publisher = Publisher(
             self._log,
             self.origin,
             self._memory,
             queue_bytes=config.queue_bytes,
-            models=trees,
             is_shared=is_shared,
         )
-        self._put = self._publisher.put  # on the path of an answer: without a call in between
-        self._numbers = itertools.count()  # of outputs that are being written
+        self._put = self._publisher.queue.put  # on the path of an answer: without a call in between
         self._keeper = SnapshotKeeper(
             self._log,
             self._publisher,
@@ -173,7 +165,6 @@ class Corpus:
             self._memory,
             self._publisher,
             self._keeper.repeat,
-            restore=self._keeper.restore,
             cpu_share=config.cpu_share,
             most_lag_s=config.most_lag_s,
             join_bytes=config.join_bytes,
@@ -204,7 +195,7 @@ class Corpus:
             self._publisher,
             self._learner,
             self._keeper,
-        ):  # the keeper last: the others leave it erasures
+        ):  # the last one gets erasures of the others
             part.close(max(0.0, end_s - time.monotonic()))
         self._store.close()
 
@@ -215,8 +206,6 @@ class Corpus:
         *,
         subject: bytes = b"",
         session: str | None = None,
-        num_accepted_from_shared: int = 0,
-        written: WrittenOutput | None = None,
     ) -> None:
         """Publish the part of a finished output that this engine's trees have learned. Never raises.
 
@@ -225,36 +214,20 @@ class Corpus:
             token_ids: of the model, as int32 ``[n]`` or a sequence. They must not change any more.
             subject: hash of the person that the output's data may be of, at most 32 bytes.
             session: run that it belongs to. If that goes on in another engine, its tree has the output there.
-            num_accepted_from_shared: as in :meth:`publish`.
-            written: showed it while it was written.
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
-            number = written.number if written is not None and written.num_shown else -1
             of = b"" if session is None else session  # its hash is made later
-            self._put((stage, token_ids, subject, time.time(), num_accepted_from_shared, 1, number, -1, of))
-            return
-        if len(token_ids):
+            self._put((stage, token_ids, subject, time.time(), of))
+        elif len(token_ids):
             self._memory.note(stage, subject)  # an erasure has to empty the trees then
-        if written is not None:
-            written.abandon()
 
-    def begin(self, stage: StageKey, subject: bytes = b"") -> WrittenOutput:
-        """Return what shows an output to other engines while it is written.
-
-        Args:
-            stage: the forest's key.
-            subject: as in :meth:`share`.
-        """
-        return WrittenOutput(stage, subject, next(self._numbers), self._put)
-
-    def publish(self, output: Output, num_accepted_from_shared: int = 0) -> None:
+    def publish(self, output: Output) -> None:
         """Take a finished output that this engine's trees have learned. Takes microseconds, and never raises.
 
         Args:
             output: its tokens must not change any more.
-            num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
         """
-        self._publisher.publish(output, num_accepted_from_shared)
+        self._publisher.publish(output)
 
     def figures(self) -> CorpusFigures:
         """Return the present figures."""
@@ -265,20 +238,6 @@ class Corpus:
             self._keeper.num_failures,
             self._memory.num_bytes,
         )
-
-    # ---- another corpus that learns into the same trees ----
-
-    def share_trees_with(self, other: Corpus) -> None:
-        """If this corpus empties the trees of a tenant, the other one learns again. Before the start."""
-        self._learner.when_evicted(other._learner.learn_again)
-
-    def pass_erasures_to(self, other: Corpus, note: NoteErasure) -> None:
-        """Call ``note`` with each erasure that is met in this log, of the other's tenants as well.
-
-        Before the start.
-        """
-        self._learner.follow_too(other._learner.tenants)
-        self._learner.when_erased(note)
 
     # ---- erasure: the store now, the trees of all engines as they read the log ----
 
@@ -317,4 +276,36 @@ class Corpus:
             CorpusError: the store can't be used now. Part may be erased: repeat it.
         """
         self._store.erase(self._log.scope(tenant))
-        self._publisher.enter_epoch(tenant, self._log.epoch(tenant))
+        self._publisher.enter_epoch(tenant, self._log.marks(tenant).epoch)
+
+
+def open_corpus(
+    location: str,
+    vocabulary: str,
+    vocab_size: int,
+    trees: SharedTrees,
+    stages: Mapping[tuple[str, ...], str] | None = None,
+) -> Corpus:
+    """Return the corpus at a place, not started. ``$AGENTSPEC_CORPUS_KEY``, an operator's key, encrypts it.
+
+    Args:
+        location: as in :func:`open_store`.
+        vocabulary: fingerprint of the tokenizer.
+        vocab_size: size of the model's vocabulary.
+        trees: what learns.
+        stages: who gets the outputs of stages (:func:`agentspec.corpus.settings.reaches`).
+
+    Raises:
+        ConfigError: as :func:`agentspec.corpus.settings.check_corpus`.
+        CorpusError: a folder can't be used.
+    """
+    check_corpus(location)
+    is_encrypted = bool(os.environ.get(KEY_VARIABLE))
+    if is_redis(location) and not is_encrypted:
+        logger.warning(
+            "outputs are readable to everybody who can read %s: set $%s to encrypt them",
+            *(without_password(location), KEY_VARIABLE),
+        )
+    store = open_store(location)
+    keys = KeyRing(store, operator_key()) if is_encrypted else None
+    return Corpus(store, vocabulary, vocab_size, trees, keys=keys, is_shared=sharing(stages or {}))

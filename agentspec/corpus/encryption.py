@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 
+from agentspec.corpus.settings import KEY_VARIABLE
 from agentspec.corpus.store import CorpusStore, Scope
 from agentspec.errors import BatchError, ConfigError, CorpusError, DataKeyError
 from agentspec.extras import needed
@@ -23,7 +24,6 @@ with needed("corpus"):
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_BYTES = 32
-KEY_VARIABLE = "AGENTSPEC_CORPUS_KEY"
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 WRAPPED_BYTES = _NONCE_BYTES + KEY_BYTES + _TAG_BYTES
 _MOST_FORMER = 8  # keys that erasures have replaced and that some batch may still need
@@ -191,26 +191,6 @@ class KeyRing:
 def new_key(scope: Scope) -> DataKey:
     """Return a random key."""
     return DataKey(scope, os.urandom(KEY_BYTES))
-
-
-def stored_key(store: CorpusStore, scope: Scope, operator: bytes | None) -> DataKey | None:
-    """Return the scope's key, or None if it has none: then its batches are not encrypted. Makes none.
-
-    Args:
-        store: keeps the wrapped key.
-        scope: owner of the key.
-        operator: the operator's key, if there is one.
-
-    Raises:
-        ConfigError: the scope has a key, and ``operator`` is None.
-        CorpusError: another operator's key wrapped it, or the store can't be read.
-    """
-    wrapped = store.wrapped_key(scope)
-    if wrapped is None:
-        return None
-    if operator is None:
-        raise no_operator_key(scope)
-    return OperatorKey(operator).unwrap(scope, wrapped)
 
 
 def no_operator_key(scope: Scope) -> ConfigError:

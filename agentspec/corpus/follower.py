@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
+from typing import Protocol
 
-from agentspec.corpus.batch import PASSING, Batch, ForgetStage, ForgetSubject, Part
-from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.cpu_share import CpuShare
-from agentspec.corpus.erasure import Erasure, Tombstone
-from agentspec.corpus.join import Joining, Losses, RecordId, Tombstones, join
-from agentspec.corpus.met_erasures import MetErasures
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject, Output, Tokens, Tombstone
+from agentspec.corpus.batch_log import BatchLog, SeenNumbers
+from agentspec.corpus.erasures import MetErasures, Tombstones
+from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.publisher import Publisher
-from agentspec.corpus.seen import SeenNumbers
 from agentspec.corpus.snapshots import LEASE_S
 from agentspec.corpus.store import START, Cursor
-from agentspec.corpus.tree_updates import TreeUpdates
+from agentspec.corpus.threads import CpuShare
 from agentspec.draft import Origin
-from agentspec.errors import SnapshotError
+from agentspec.errors import CorpusError
+from agentspec.stages import StageKey
 
 logger = logging.getLogger("agentspec")
 
@@ -30,11 +28,83 @@ _READ_BYTES = 1 << 20
 _TOKEN_BYTES = 4
 _JOIN_PIECE = 64  # outputs
 _MOST_ORIGINS = 4096
-_LATEST_PART_S = 1.0  # behind the newest entry
 
 
-RestoreErasures = Callable[[str, list[Tombstone], int], object]
-NoteErasure = Callable[[str, bytes, Tombstone | None], object]  # tenant, name of the erasure, tombstone
+class SharedTrees(Protocol):
+    """The trees that learn from other engines. Safe to call beside decode steps."""
+
+    def learn(
+        self,
+        stage: StageKey,
+        token_ids: Tokens,
+        uses: int = 1,
+        origin: Origin = Origin.LOCAL,
+        session: bytes = b"",
+    ) -> None:
+        """Add an output that occurred ``uses`` times, also to the tree of its session."""
+
+    def forget(self, stage: StageKey, token_ids: Tokens) -> None:
+        """Remove an output and its equals from all trees that may hold it."""
+
+    def evict_tenant(self, tenant: str) -> None:
+        """Empty all shared trees of a tenant."""
+
+    def share_models(self) -> None:
+        """From now on, requests that are personal, or do not learn, train no model."""
+
+    def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
+        """Forget what the models of a stage, and of all stages below it, have learned. ``()`` means all."""
+
+
+class LearnedOutputs:
+    """Adds the outputs of other engines to the trees and removes them, within a CPU share.
+
+    Args:
+        trees: what learns.
+        memory: of the outputs that the trees hold.
+        vocab_size: outputs with tokens from it on are refused.
+        share: of one core.
+
+    Attributes:
+        num_outputs: outputs learned, repetitions included.
+        num_tokens: their tokens.
+        num_refused: outputs with tokens outside the vocabulary.
+    """
+
+    def __init__(self, trees: SharedTrees, memory: OutputMemory, vocab_size: int, share: CpuShare) -> None:
+        self._trees = trees
+        self._memory = memory
+        self._vocab_size = vocab_size
+        self._share = share
+        self.num_outputs = self.num_tokens = self.num_refused = 0
+
+    def learn(self, output: Output, origin: Origin) -> None:
+        """Learn an output as often as it occurred."""
+        if int(output.tokens.max()) >= self._vocab_size:
+            self.num_refused += 1
+            return
+        self._memory.add(output)  # first: an erasure must find what the trees hold
+        self._trees.learn(output.stage, output.tokens, output.uses, origin, output.session)
+        self.num_outputs += 1
+        self.num_tokens += len(output.tokens)
+        self._share.pause()
+
+    def forget(self, tenant: str, tombstone: Tombstone) -> bool:
+        """Remove what an erasure covers. Return False if the trees may still hold some of it."""
+        # no model can tell what a person's outputs were drafted into: all of the tenant's forget
+        path = tombstone.path if isinstance(tombstone, ForgetStage) else ()
+        self._trees.forget_models(tenant, path)
+        outputs = self._memory.take(tenant, tombstone)
+        for output in outputs or ():
+            self._trees.forget(output.stage, output.tokens)
+            self._share.pause()
+        return outputs is not None
+
+    def evict_tenant(self, tenant: str) -> None:
+        """Empty the trees of a tenant, and forget what they held."""
+        self._memory.forget_tenant(tenant)  # first: what is remembered from now on, the trees may hold
+        self._trees.evict_tenant(tenant)
+        self._trees.forget_models(tenant, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,31 +114,27 @@ class FollowerParts:
     Attributes:
         log: what to follow.
         origin: 16 bytes that name this process: its own outputs are in the trees already.
-        updates: of the trees.
+        learned: adds outputs to the trees.
         publisher: takes back what is erased.
-        repeat: called with an erasure that this process has to repeat: some of its records came too late.
+        repeat: called with the erasures of a tenant that this process has to repeat: some of its records came
+            too late, or the store has lost the erasures. Then the store gets this number again.
         share: of one core.
         most_lag_s: a follower further behind skips to the newest entries.
         join_bytes: most bytes of tokens to learn from a snapshot, and from the log before it is skipped.
         join_s: time after a start without the limit of the CPU share.
         clock: monotonic seconds.
-        note: called with each erasure that is met: its tombstone, or None if it is of the whole tenant. An
-            erasure keeps its name. It may be met again after a start.
-        restore: called with the erasures of stages and persons that a store has lost, and the last number.
     """
 
     log: BatchLog
     origin: bytes
-    updates: TreeUpdates
+    learned: LearnedOutputs
     publisher: Publisher
-    repeat: Callable[[str, Erasure], object]
+    repeat: Callable[[str, Iterable[Tombstone], int], object]
     share: CpuShare
     most_lag_s: float
     join_bytes: int
     join_s: float
     clock: Callable[[], float]
-    note: NoteErasure = lambda tenant, name, tombstone: None
-    restore: RestoreErasures = lambda tenant, tombstones, erasure: None
 
 
 class Follower:
@@ -78,7 +144,8 @@ class Follower:
         cursor: behind what was read.
         retry_s: when to try again after a failure.
         num_dropped: records skipped on purpose.
-        losses: of log and snapshot.
+        num_damaged: batches that can't be used.
+        num_failures: snapshots of which the store did not return the rest.
     """
 
     def __init__(self, tenant: str, parts: FollowerParts) -> None:
@@ -101,8 +168,7 @@ class Follower:
         self._num_missing_before = 0
         self.cursor: Cursor = START
         self.retry_s = 0.0
-        self.num_dropped = 0
-        self.losses = Losses()
+        self.num_dropped = self.num_damaged = self.num_failures = 0
 
     @property
     def lag_s(self) -> float:
@@ -132,7 +198,7 @@ class Follower:
         for logged in self._parts.log.read(self._tenant, self.cursor, _READ_BYTES):
             has_some = True
             if logged.batch is None:
-                self.losses.num_damaged += 1
+                self.num_damaged += 1
             elif not self._apply(logged.batch):
                 return True  # the trees are empty: all begins anew
             self.cursor = logged.cursor
@@ -149,12 +215,8 @@ class Follower:
         return has_some or self._has_to_join
 
     def begin_anew(self) -> None:
-        """Empty the tenant's trees, and learn all again that the store holds."""
-        self._parts.updates.evict_tenant(self._tenant)
-        self.learn_again()
-
-    def learn_again(self) -> None:
-        """Learn all again that the store holds: the trees have lost it, and may hold some of it again."""
+        """Empty the tenant's trees and models, and learn all again that the store holds."""
+        self._parts.learned.evict_tenant(self._tenant)
         self._num_missing_before += sum(seen.num_missing for seen in self._seen.values())
         self._seen.clear()
         self._skipped.clear()
@@ -176,7 +238,7 @@ class Follower:
             self.begin_anew()
         elif marks.erasure < self._num_erasure:
             logger.warning("the corpus has lost erasures of tenant %r, which are repeated", self._tenant)
-            self._parts.restore(self._tenant, self._erasures.all(), self._num_erasure)
+            self._parts.repeat(self._tenant, self._erasures.all(), self._num_erasure)
         else:
             self._num_erasure = marks.erasure
 
@@ -188,21 +250,15 @@ class Follower:
             self._join_end = None
             self._erasures.stop_awaiting()
 
-    @property
-    def _is_up_to_date(self) -> bool:
-        """True if what it reads now was written a moment ago."""
-        return self._join_end is None and self.lag_s < _LATEST_PART_S
-
     def _is_too_late(self) -> bool:
         """Return True if it is too far behind, and is not reading what was there when it joined."""
-        num_bytes = (self._parts.updates.num_tokens - self._tokens_before) * _TOKEN_BYTES
+        num_bytes = (self._parts.learned.num_tokens - self._tokens_before) * _TOKEN_BYTES
         is_joining = self._join_end is not None and num_bytes < self._parts.join_bytes
         return not is_joining and self.lag_s > self._parts.most_lag_s
 
     def _skip(self) -> None:
         """Continue with the newest entries: drafts from the newest outputs are worth most."""
         begin, self.cursor = self.cursor, self._parts.log.end(self._tenant)
-        self._parts.updates.followed.drop_tenant(self._tenant)
         self._skipped = set(self._seen)
         self._find_late(begin)
         self._passed(None)
@@ -218,28 +274,52 @@ class Follower:
             self._num_erasure = 0
         self._epoch, self._num_erasure = marks.epoch, max(marks.erasure, self._num_erasure)
         self._epoch_s = parts.clock()
-        if self._epoch > 0:
-            parts.note(self._tenant, b"epoch %d" % self._epoch, None)
         parts.publisher.enter_epoch(self._tenant, self._epoch)
         self._join_end = parts.log.end(self._tenant)
-        self._tokens_before = parts.updates.num_tokens
-        self.cursor, met, self._joining = self._snapshot()
+        self._tokens_before = parts.learned.num_tokens
+        self.cursor, met, batches = self._snapshot()
+        self._joining = self._outputs(batches)
         self._erasures.await_again(met)
         self._has_to_join = False
         parts.share.free(parts.join_s)
-        self._erase_met(met)  # own outputs may be in the trees already
+        self._erase(self._erasures.look_up(met))  # own outputs may be in the trees already
         if not is_first:  # before that nothing was sent
             self._find_late(begin)
 
-    def _snapshot(self) -> Joining:
-        """Begin to read the snapshot. Without it all is learned that the log still holds."""
+    def _snapshot(self) -> tuple[Cursor, Tombstones, Iterator[Batch]]:
+        """Begin to read the snapshot. Return where the log continues, its tombstones, and the rest of it."""
+        snapshot = self._parts.log.snapshot(self._tenant)
+        if snapshot is None:
+            return START, {}, iter(())
+        found: Tombstones = {}
+        batches = self._usable(snapshot.batches)
+        for batch in batches:
+            if any(batch.outputs):
+                return snapshot.cursor, found, chain([batch], batches)
+            for number, record in enumerate(batch.records, batch.first):
+                if isinstance(record, ForgetStage | ForgetSubject):
+                    found[batch.origin, number] = record
+        return snapshot.cursor, found, iter(())
+
+    def _usable(self, batches: Iterator[Batch | None]) -> Iterator[Batch]:
+        for batch in batches:
+            if batch is None:
+                self.num_damaged += 1
+            else:
+                yield batch
+
+    def _outputs(self, batches: Iterator[Batch]) -> Iterator[Output]:
+        """Yield a snapshot's outputs. A part that can't be read ends them: the rest costs speed only."""
+        num_bytes = 0
         try:
-            return join(self._parts.log, self._tenant, self._parts.join_bytes, self.losses)
-        except SnapshotError as error:
-            logger.warning("tenant %r is learned from the log alone: %s", self._tenant, error)
-            self.losses.num_failures += 1
-            self._note_gap()  # its tombstones may be read later
-            return Joining(START, {}, iter(()))
+            for batch in batches:
+                for output in batch.outputs:
+                    num_bytes += output.tokens.nbytes
+                    if num_bytes > self._parts.join_bytes:
+                        return
+                    yield output
+        except CorpusError:  # e.g. replaced while it was read
+            self.num_failures += 1
 
     def _learn_snapshot(self) -> bool:
         assert self._joining is not None
@@ -247,7 +327,7 @@ class Follower:
         for output in islice(self._joining, _JOIN_PIECE):
             num_learned += 1
             if not self._erasures.cover(output):
-                self._parts.updates.learn(output, output.uses, Origin.SNAPSHOT, output.session)
+                self._parts.learned.learn(output, Origin.SNAPSHOT)
         if num_learned < _JOIN_PIECE:
             self._joining = None
         return True
@@ -262,17 +342,14 @@ class Follower:
             for number in numbers:
                 record = batch.records[number - batch.first]
                 if isinstance(record, ForgetStage | ForgetSubject):
-                    erasure = self._erasures.meet((batch.origin, number), record)
-                    if erasure is not None:
-                        self._erase((batch.origin, number), erasure)
+                    if self._erasures.meet((batch.origin, number), record):
+                        self._erase([record])
                     if self._has_to_join:
                         return False
-                elif is_own and (isinstance(record, PASSING) or number in late or number >= self._own_from):
+                elif is_own and (number in late or number >= self._own_from):
                     continue  # the trees learned it while the request ran
-                elif isinstance(record, Part) and not self._is_up_to_date:
-                    self._parts.updates.followed.miss(self._tenant, batch.origin, record)
-                elif not self._erasures.cover(record):
-                    self._parts.updates.learn_record(self._tenant, batch.origin, record)
+                elif isinstance(record, Output) and not self._erasures.cover(record):
+                    self._parts.learned.learn(record, Origin.FLEET)
         return True
 
     def _new_numbers(self, batch: Batch) -> list[range]:
@@ -294,22 +371,14 @@ class Follower:
 
     # ---- erasures ----
 
-    def _erase(self, name: RecordId, erasure: Erasure) -> None:
-        """Remove what an erasure covers. Own records below the next number are older than it."""
-        self._epoch_s = -EPOCH_EVERY_S  # the store's number of this erasure is looked up next
-        if not erasure.tombstone.is_repeated:
-            self._parts.note(self._tenant, b"%s %d" % name, erasure.tombstone)
-        withdrawal = self._parts.publisher.withdraw(self._tenant, erasure)
-        if withdrawal.outputs is None:
-            self.begin_anew()
-        else:
-            self._parts.updates.forget(self._tenant, withdrawal.outputs, erasure.digests)
-        self._erasures.note_applied(erasure, withdrawal.next_number, self._parts.clock())
-
-    def _erase_met(self, met: Tombstones) -> None:
-        """Apply tombstones of a snapshot that were never applied."""
-        for name, erasure in self._erasures.look_up(met):
-            self._erase(name, erasure)
+    def _erase(self, met: Iterable[Tombstone]) -> None:
+        """Remove what erasures cover. Own records below the next number are older than they are."""
+        for tombstone in met:
+            below = self._parts.publisher.withdraw(self._tenant, tombstone)
+            self._erasures.note_applied(tombstone, below, self._parts.clock())
+            self._epoch_s = -EPOCH_EVERY_S  # the store's number of this erasure is looked up next
+            if not self._parts.learned.forget(self._tenant, tombstone):
+                self.begin_anew()
 
     def _note_gap(self) -> None:
         """Look for missed tombstones in the snapshot: now, and when a writer must have ended."""
@@ -318,12 +387,8 @@ class Follower:
 
     def _look_up_tombstones(self) -> None:
         """Apply tombstones among the entries that were skipped or lost: the snapshot keeps them."""
-        try:
-            self._erase_met(join(self._parts.log, self._tenant, 0, Losses()).tombstones)
-        except SnapshotError:
-            self.losses.num_failures += 1
-            self._look_up_s = [self._parts.clock() + LEASE_S]
-            return
+        _, met, _ = self._snapshot()
+        self._erase(self._erasures.look_up(met))
         del self._look_up_s[:1]
 
     def _find_late(self, begin: Cursor) -> None:
@@ -345,6 +410,6 @@ class Follower:
             The numbers of these records.
         """
         late = list(self._erasures.late(batch))
-        for _, erasure in late:
-            self._parts.repeat(self._tenant, erasure)
+        if late:
+            self._parts.repeat(self._tenant, {tombstone for _, tombstone in late}, 0)
         return {number for number, _ in late}

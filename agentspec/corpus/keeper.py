@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from agentspec.corpus.batch import Tombstone, repeated
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.cpu_share import CpuShare
-from agentspec.corpus.erasure import Erasure, Tombstone, repeated
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.snapshots import MOST_AGE_S, SNAPSHOT_BYTES, SnapshotWriter
-from agentspec.corpus.store import Cursor
-from agentspec.corpus.worker import Worker
+from agentspec.corpus.store import START, Cursor
+from agentspec.corpus.threads import CpuShare, Worker
 from agentspec.errors import CorpusError
 
 logger = logging.getLogger("agentspec")
@@ -68,8 +67,8 @@ class SnapshotKeeper:
         self._writer = writer(f"{holder}:snapshots", pause=self._share.pause)
         self._eraser = writer(f"{holder}:erasures")
         self._erasing = threading.Lock()
-        self._repeated: dict[tuple[str, Tombstone], set[bytes]] = {}  # digests
-        self._restored: dict[str, int] = {}  # numbers of the erasures to repeat, by tenant
+        self._repeated: dict[tuple[str, Tombstone], None] = {}  # an ordered set; a thread adds, another takes
+        self._restored: dict[str, int] = {}  # numbers that the store has lost, by tenant
         self._due: dict[str, tuple[float, Cursor | None]] = {}  # when, and the snapshot at that time
         self._listing_s = -math.inf  # when to list the tenants again
         self.num_written = 0
@@ -85,22 +84,24 @@ class SnapshotKeeper:
             self._finish()
         self._worker.close(timeout_s)
 
-    def erase(self, tenant: str, tombstone: Tombstone, digests: Iterable[bytes] = ()) -> None:
-        """Erase now, counts of these digests included. Raises CorpusError: part may be erased, repeat it."""
+    def erase(self, tenant: str, tombstone: Tombstone) -> None:
+        """Erase now. Raises CorpusError: part may be erased, repeat it."""
         with self._erasing:
-            self._publisher.withdraw(tenant, Erasure(tombstone))
-            self._eraser.erase(tenant, self._publisher.numbered(tenant, tombstone), digests)
+            self._publisher.withdraw(tenant, tombstone)
+            self._eraser.erase(tenant, self._publisher.numbered(tenant, tombstone))
 
-    def repeat(self, tenant: str, erasure: Erasure) -> None:
-        """Erase soon: records from before the erasure were published after it."""
-        name = (tenant, repeated(erasure.tombstone))
-        self._repeated[name] = self._repeated.get(name, set()) | erasure.digests
+    def repeat(self, tenant: str, tombstones: Iterable[Tombstone], erasure: int) -> None:
+        """Repeat erasures soon.
 
-    def restore(self, tenant: str, tombstones: Iterable[Tombstone], erasure: int) -> None:
-        """Repeat soon the erasures that the store has lost; then it has the number of the last one again."""
+        Args:
+            tenant: owner of the outputs.
+            tombstones: their records were published too late, or the store has lost them.
+            erasure: number of the last one, which the store gets again; 0 if it has not lost any.
+        """
         for tombstone in tombstones:
-            self._repeated.setdefault((tenant, repeated(tombstone)), set())
-        self._restored[tenant] = erasure
+            self._repeated[tenant, repeated(tombstone)] = None
+        if erasure:
+            self._restored[tenant] = erasure
 
     def step(self) -> None:
         """Repeat erasures, and write the snapshots that are due."""
@@ -126,17 +127,15 @@ class SnapshotKeeper:
 
     def _repeat_erasures(self) -> None:
         while self._repeated:
-            self._erase_again(*self._repeated.popitem())
+            name, _ = self._repeated.popitem()
+            try:
+                self.erase(*name)
+            except CorpusError:
+                self._repeated[name] = None
+                raise
         while self._restored:
             tenant, erasure = self._restored.popitem()
             self._log.store.mark(self._log.scope(tenant), erasure)
-
-    def _erase_again(self, name: tuple[str, Tombstone], digests: set[bytes]) -> None:
-        try:
-            self.erase(*name, digests)
-        except CorpusError:
-            self._repeated.setdefault(name, set()).update(digests)
-            raise
 
     def _is_due(self, tenant: str) -> bool:
         """Return True if the time has come, there is something new, and no other process wrote a snapshot."""
@@ -145,7 +144,7 @@ class SnapshotKeeper:
         if due_s is not None and now_s < due_s:
             return False
         snapshot = self._log.snapshot(tenant)
-        cursor = snapshot.cursor if snapshot else None
+        cursor = snapshot.cursor if snapshot else START
         self._due[tenant] = (now_s + self._every_s * self._spread(), cursor)
         return due_s is not None and cursor == before and cursor != self._log.end(tenant)
 

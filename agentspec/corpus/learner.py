@@ -5,18 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from agentspec.corpus.batch import Tombstone
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.cpu_share import CpuShare
-from agentspec.corpus.erasure import Erasure
-from agentspec.corpus.follower import Follower, FollowerParts, NoteErasure, RestoreErasures
+from agentspec.corpus.follower import Follower, FollowerParts, LearnedOutputs, SharedTrees
 from agentspec.corpus.memory import OutputMemory
 from agentspec.corpus.publisher import Publisher
-from agentspec.corpus.tree_updates import SharedTrees, TreeUpdates
-from agentspec.corpus.worker import Worker
+from agentspec.corpus.threads import CpuShare, Worker
 from agentspec.errors import CorpusError
 
 logger = logging.getLogger("agentspec")
@@ -37,25 +34,21 @@ class LearnerFigures:
     Attributes:
         num_outputs: outputs learned, repetitions included.
         num_tokens: their tokens.
-        num_merged: updates of models learned.
         lag_s: how long the oldest entry not read yet has been known, of the tenant furthest behind.
         num_missing: records that never arrived.
         num_dropped: records skipped because the learner was too far behind.
         num_damaged: batches that can't be used, outputs with tokens outside the vocabulary, and other values
             of the store that no engine wrote.
-        num_unknown: counts of outputs that are not remembered.
         num_failures: failed calls of the store.
         cpu_s: CPU seconds of the thread.
     """
 
     num_outputs: int
     num_tokens: int
-    num_merged: int
     lag_s: float
     num_missing: int
     num_dropped: int
     num_damaged: int
-    num_unknown: int
     num_failures: int
     cpu_s: float
 
@@ -66,12 +59,11 @@ class Learner:
     Args:
         log: what to follow.
         origin: 16 bytes that name this process: its own outputs are in the trees already.
-        vocab_size: tokens from it on are refused.
+        vocab_size: outputs with tokens from it on are refused.
         trees: what learns.
-        memory: outputs that other engines know; shared with the publisher.
+        memory: outputs that the trees hold; shared with the publisher.
         publisher: takes back what is erased.
-        repeat: called with an erasure that this process has to repeat: some of its records came too late.
-        restore: called with erasures that the store has lost (:class:`FollowerParts`).
+        repeat: called with erasures that this process has to repeat (:class:`FollowerParts`).
         cpu_share: share of one core.
         most_lag_s: a learner further behind skips to the newest entries.
         join_bytes: most bytes of tokens to learn from a snapshot, and from the log before it is skipped.
@@ -87,9 +79,8 @@ class Learner:
         trees: SharedTrees,
         memory: OutputMemory,
         publisher: Publisher,
-        repeat: Callable[[str, Erasure], object],
+        repeat: Callable[[str, Iterable[Tombstone], int], object],
         *,
-        restore: RestoreErasures = lambda tenant, tombstones, erasure: None,
         cpu_share: float = CPU_SHARE,
         most_lag_s: float = MOST_LAG_S,
         join_bytes: int = JOIN_BYTES,
@@ -102,61 +93,25 @@ class Learner:
         self._clock = clock
         self._worker = Worker("learner", self._step_or_wait, begin=self._begin, retry_s=_RETRY_S)
         self._share = CpuShare(cpu_share, self._worker.closing.wait, clock)
-        self._updates = TreeUpdates(trees, memory, vocab_size, self._share, clock)
+        self._learned = LearnedOutputs(trees, memory, vocab_size, self._share)
         self._parts = FollowerParts(
-            log,
-            origin,
-            self._updates,
-            publisher,
-            repeat,
-            self._share,
-            most_lag_s,
-            join_bytes,
-            join_s,
-            clock,
-            restore=restore,
+            *(log, origin, self._learned, publisher, repeat, self._share),
+            *(most_lag_s, join_bytes, join_s, clock),
         )
         self._followers: dict[str, Follower] = {}
-        self._more_tenants: Callable[[], Iterable[str]] = lambda: ()
-        self._lost = deque[str]()  # tenants to be learned again
         self._tenants_s = -TENANTS_EVERY_S
         self._knows_tenants = False
         self._joined = threading.Event()
         self._num_failures = 0
         self._failures: set[str] = set()  # kinds
 
-    def when_evicted(self, call: Callable[[str], object]) -> None:
-        """Call this with a tenant whose trees were emptied. Before the start."""
-        self._updates.when_evicted = call
-
-    def when_erased(self, note: NoteErasure) -> None:
-        """Call this with each erasure that is met (:class:`FollowerParts`). Before the start."""
-        self._parts = replace(self._parts, note=note)
-
-    def follow_too(self, tenants: Callable[[], Iterable[str]]) -> None:
-        """Follow these tenants as well, and announce them to a store that does not list them.
-
-        Before the start.
-        """
-        self._more_tenants = tenants
-
-    def tenants(self) -> list[str]:
-        """Return the tenants that are followed."""
-        return list(self._followers)
-
-    def learn_again(self, tenant: str) -> None:
-        """Learn all of a tenant that the store holds: its trees were emptied. Thread-safe."""
-        self._lost.append(tenant)
-
     def start(self) -> None:
         """Start the thread."""
         self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """End the thread, and follow no outputs any more."""
+        """End the thread."""
         self._worker.close(timeout_s)
-        if not self._worker.is_alive:
-            self._updates.followed.drop_all()
 
     def wait_joined(self, timeout_s: float) -> bool:
         """Wait until all is learned that the store held at the start. Return False if the time is over."""
@@ -167,12 +122,7 @@ class Learner:
         for tenant in self._publisher.take_erased():
             follower = self._followers.get(tenant) or Follower(tenant, self._parts)
             follower.begin_anew()
-        while self._lost:
-            lost = self._followers.get(self._lost.popleft())
-            if lost is not None:  # otherwise it has learned nothing yet
-                lost.learn_again()
         self._find_tenants()
-        self._updates.followed.drop_silent()
         has_more = False
         for follower in self._followers.values():
             if self._worker.closing.is_set() or self._clock() < follower.retry_s:
@@ -190,33 +140,26 @@ class Learner:
         """Return the present figures."""
         followers = list(self._followers.values())
         num_dropped = sum(follower.num_dropped for follower in followers)
+        num_damaged = self._learned.num_refused + self._log.store.num_foreign
         return LearnerFigures(
-            self._updates.num_outputs,
-            self._updates.num_tokens,
-            self._updates.num_merged,
-            max((follower.lag_s for follower in followers), default=0.0),
-            max(0, sum(follower.num_missing for follower in followers) - num_dropped),
-            num_dropped,
-            self._updates.num_refused
-            + self._log.store.num_foreign
-            + sum(follower.losses.num_damaged for follower in followers),
-            self._updates.num_unknown,
-            self._num_failures + sum(follower.losses.num_failures for follower in followers),
-            self._share.cpu_s,
+            num_outputs=self._learned.num_outputs,
+            num_tokens=self._learned.num_tokens,
+            lag_s=max((follower.lag_s for follower in followers), default=0.0),
+            num_missing=max(0, sum(follower.num_missing for follower in followers) - num_dropped),
+            num_dropped=num_dropped,
+            num_damaged=num_damaged + sum(follower.num_damaged for follower in followers),
+            num_failures=self._num_failures + sum(follower.num_failures for follower in followers),
+            cpu_s=self._share.cpu_s,
         )
 
     def _find_tenants(self) -> None:
         self._add_tenants(self._publisher.tenants())
-        self._add_tenants(self._more_tenants())
         if self._clock() < self._tenants_s + TENANTS_EVERY_S:
             return
         self._tenants_s = self._clock()
         try:
-            listed = self._log.tenants()
-            self._add_tenants(listed)
+            self._add_tenants(self._log.tenants())
             self._knows_tenants = True
-            for tenant in set(self._more_tenants()).difference(listed):
-                self._publisher.announce(tenant)
         except CorpusError as error:
             self._failed(error)
 

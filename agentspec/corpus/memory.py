@@ -1,39 +1,31 @@
-"""The outputs that this process has in its trees and that other engines know as well."""
+"""What the trees of this process hold, for erasures: late outputs whole, older ones by name."""
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from agentspec.corpus.batch import ForgetSubject
-from agentspec.corpus.erasure import Tombstone
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch import ForgetSubject, Output, Tombstone, covers, is_covered
 from agentspec.stages import StageKey
 
-Path = tuple[str, ...]
-
-_ENTRY_BYTES = 600  # without the tokens
-_MOST_LOST = 1 << 16  # names per tenant
+_ENTRY_BYTES = 400  # without the tokens
+_MOST_NAMES = 1 << 16  # per tenant
 
 
 @dataclass(slots=True)
-class _Known:
-    output: Output
-    subjects: frozenset[bytes] = frozenset()  # most have none
+class _Names:
+    """The subjects and stage paths of outputs that trees hold and the memory does not."""
 
-
-@dataclass(slots=True)
-class _Lost:
-    """Names of the outputs that trees hold and the memory does not."""
-
-    names: set[bytes | Path] = field(default_factory=set)  # subjects and stage paths
+    names: set[bytes | tuple[str, ...]] = field(default_factory=set)
     is_everything: bool = False  # too many names
 
-    def add(self, name: bytes | Path) -> None:
-        self.names.add(name)
-        if len(self.names) > _MOST_LOST:
+    def add(self, stage: StageKey, subject: bytes) -> None:
+        self.names.add(stage.path)
+        if subject:
+            self.names.add(subject)
+        if len(self.names) > _MOST_NAMES:
             self.names.clear()
             self.is_everything = True
 
@@ -42,85 +34,61 @@ class _Lost:
             return True
         if isinstance(tombstone, ForgetSubject):
             return tombstone.subject in self.names
-        depth = len(tombstone.path)
-        return any(isinstance(name, tuple) and name[:depth] == tombstone.path for name in self.names)
+        return any(isinstance(name, tuple) and covers(tombstone, name, b"") for name in self.names)
 
 
 class OutputMemory:
-    """Outputs by tenant and digest, within a number of bytes. Thread-safe.
-
-    The least recently used leaves first. The memory answers which outputs are known, which tokens a digest
-    stands for, and which outputs an erasure covers.
-    """
+    """The outputs in the trees, within a number of bytes: of the oldest only the names stay. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
-        self._lost: dict[str, _Lost] = {}
+        self._outputs: deque[Output] = deque()
+        self._names: dict[str, _Names] = {}  # by tenant
         self._num_bytes = 0
 
     def add(self, output: Output) -> None:
-        """Remember an output as the most recently used."""
-        digest = output.digest  # outside the lock
+        """Remember an output that the trees hold."""
         with self._lock:
-            known = self._touch(output.stage.tenant, digest)
-            if known is None:
-                known = self._known[output.stage.tenant, digest] = _Known(output)
-                self._num_bytes += _size(output)
-            if output.subject:
-                known.subjects |= {output.subject}
+            self._outputs.append(output)
+            self._num_bytes += _size(output)
             while self._num_bytes > self._most_bytes:
-                self._drop_oldest()
+                oldest = self._outputs.popleft()
+                self._num_bytes -= _size(oldest)
+                self._note(oldest.stage, oldest.subject)
 
     def note(self, stage: StageKey, subject: bytes = b"") -> None:
-        """Note that the trees hold an output of this stage and subject that is not remembered."""
+        """Note that the trees hold an output of this stage and subject, whatever its tokens."""
         with self._lock:
-            self._lose(stage, (subject,))
+            self._note(stage, subject)
 
-    def is_known(self, output: Output) -> bool:
-        """Return True if the output is remembered with its subject. It is then the most recently used."""
-        digest = output.digest
-        with self._lock:
-            known = self._touch(output.stage.tenant, digest)
-            return known is not None and (not output.subject or output.subject in known.subjects)
+    def take(self, tenant: str, tombstone: Tombstone) -> list[Output] | None:
+        """Forget the outputs that a tombstone covers, and return them. O(outputs).
 
-    def get(self, tenant: str, digest: bytes) -> Output | None:
-        """Return the output of this digest, or None. It is then the most recently used."""
+        Returns:
+            None if the trees may hold others that it covers.
+        """
         with self._lock:
-            known = self._touch(tenant, digest)
-            return None if known is None else known.output
-
-    def recall(self, tenant: str, tombstone: Tombstone) -> list[Output] | None:
-        """Return the outputs that a tombstone covers, or None if the trees may hold others. O(outputs)."""
-        with self._lock:
-            lost = self._lost.get(tenant)
-            if lost is not None and lost.includes(tombstone):
+            if tenant in self._names and self._names[tenant].includes(tombstone):
                 return None
-            own = [known for (owner, _), known in self._known.items() if owner == tenant]
-        if isinstance(tombstone, ForgetSubject):
-            return [known.output for known in own if tombstone.subject in known.subjects]
-        depth = len(tombstone.path)
-        return [known.output for known in own if known.output.stage.path[:depth] == tombstone.path]
-
-    def forget(self, tenant: str, digests: Iterable[bytes]) -> None:
-        """Forget outputs that the trees no longer hold."""
-        with self._lock:
-            for digest in digests:
-                if known := self._known.pop((tenant, digest), None):
-                    self._num_bytes -= _size(known.output)
+            found = [
+                one for one in self._outputs if one.stage.tenant == tenant and is_covered(one, tombstone)
+            ]
+            if found:
+                gone = set(map(id, found))
+                self._keep(one for one in self._outputs if id(one) not in gone)
+            return found
 
     def forget_tenant(self, tenant: str) -> None:
         """Forget all outputs of a tenant: its trees are empty."""
         with self._lock:
-            digests = [digest for owner, digest in self._known if owner == tenant]
-            self._lost.pop(tenant, None)
-        self.forget(tenant, digests)
+            self._names.pop(tenant, None)
+            self._keep(one for one in self._outputs if one.stage.tenant != tenant)
 
-    def lost_tenants(self) -> list[str]:
-        """Return the tenants with outputs in the trees that are not remembered."""
+    def noted_tenants(self) -> list[str]:
+        """Return the tenants of which the trees hold outputs that are not remembered."""
         with self._lock:
-            return list(self._lost)
+            return list(self._names)
 
     @property
     def num_bytes(self) -> int:
@@ -129,23 +97,12 @@ class OutputMemory:
 
     # ---- the lock is held ----
 
-    def _touch(self, tenant: str, digest: bytes) -> _Known | None:
-        known = self._known.get((tenant, digest))
-        if known is not None:
-            self._known.move_to_end((tenant, digest))
-        return known
+    def _keep(self, outputs: Iterable[Output]) -> None:
+        self._outputs = deque(outputs)
+        self._num_bytes = sum(map(_size, self._outputs))
 
-    def _drop_oldest(self) -> None:
-        _, known = self._known.popitem(last=False)
-        self._num_bytes -= _size(known.output)
-        self._lose(known.output.stage, known.subjects)
-
-    def _lose(self, stage: StageKey, subjects: Iterable[bytes]) -> None:
-        lost = self._lost.setdefault(stage.tenant, _Lost())
-        lost.add(stage.path)
-        for subject in subjects:
-            if subject:
-                lost.add(subject)
+    def _note(self, stage: StageKey, subject: bytes) -> None:
+        self._names.setdefault(stage.tenant, _Names()).add(stage, subject)
 
 
 def _size(output: Output) -> int:

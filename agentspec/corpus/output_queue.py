@@ -10,12 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentspec.corpus.batch import Part
-from agentspec.corpus.output import Output, Tokens
+from agentspec.corpus.batch import Output, Tokens
 from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
-
-DroppedName = tuple[StageKey, bytes]  # and the subject
 
 _MINUTE_S = 60
 _UNCOUNTED = 16  # outputs that may wait without being counted
@@ -25,17 +22,12 @@ _INTEGER_BYTES = 36  # of a token in a list
 
 
 class FinishedOutput(NamedTuple):
-    """An output, or a part of one, as it is put into the queue.
-
-    Nothing is converted or checked on the path of an answer.
+    """An output as it is put into the queue. Nothing is converted or checked on the path of an answer.
 
     Attributes:
         token_ids: int32 ``[n]``, or a sequence of integers.
+        subject: hash of the person that its data may be of.
         ended_s: when it ended, in seconds since 1970.
-        num_accepted_from_shared: tokens that shared trees drafted and the model accepted.
-        uses: how often it occurred.
-        number: of an output of which parts were sent; -1: there were none.
-        begin: the place of a part in its output; -1: it is a whole output.
         session: the run that it belongs to, by its name or its hash; an empty hash if there is none.
     """
 
@@ -43,22 +35,7 @@ class FinishedOutput(NamedTuple):
     token_ids: Tokens | Sequence[int]
     subject: bytes
     ended_s: float
-    num_accepted_from_shared: int
-    uses: int = 1
-    number: int = -1
-    begin: int = -1
     session: str | bytes = b""
-
-    @property
-    def is_part(self) -> bool:
-        """True for tokens of an output that is being written."""
-        return self.begin >= 0
-
-    @property
-    def part(self) -> Part:
-        """The part, converted and checked. Raises as its constructor."""
-        tokens = np.array(self.token_ids, "<i4").tobytes()
-        return Part(self.stage.path, self.number, self.begin, tokens, self.subject)
 
     @property
     def output(self) -> Output:
@@ -69,7 +46,7 @@ class FinishedOutput(NamedTuple):
         session = self.session
         if isinstance(session, str):
             session = session_hash(self.stage.tenant, session)
-        return Output(self.stage, tokens, self.subject, self.uses, minute, session)
+        return Output(self.stage, tokens, self.subject, minute=minute, session=session)
 
     @property
     def num_bytes(self) -> int:
@@ -80,8 +57,9 @@ class FinishedOutput(NamedTuple):
         return _INTEGER_BYTES * len(self.token_ids) + other
 
 
+DroppedName = tuple[StageKey, bytes]  # and the subject
 # the members of a FinishedOutput: making one takes longer than all else on the path of an answer
-Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, int, int, int, int, str | bytes]
+Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, str | bytes]
 
 
 class OutputQueue:
@@ -133,22 +111,20 @@ class OutputQueue:
         return [FinishedOutput(*entry) for entry in taken]
 
     def withdraw(self, is_covered: Callable[[StageKey, bytes], bool]) -> list[Output]:
-        """Remove what an erasure covers, by stage and subject. Return the whole outputs among it."""
+        """Remove and return what an erasure covers, by stage and subject."""
         kept: list[Entry] = []
         withdrawn: list[Output] = []
         for finished in self.take():
-            if not is_covered(finished.stage, finished.subject):
-                kept.append(finished)
-            elif not finished.is_part:
+            if is_covered(finished.stage, finished.subject):
                 withdrawn.append(finished.output)
-        self._put_back(kept)
+            else:
+                kept.append(finished)
+        with self._lock:  # writers may have counted new outputs meanwhile
+            self._finished.extendleft(reversed(kept))
+            self._num_counted = self._num_bytes = 0
+        self._count()
         self.wake()
         return withdrawn
-
-    def drop_parts(self) -> None:
-        """Remove the parts: nobody can follow them now."""
-        kept: list[Entry] = [finished for finished in self.take() if not finished.is_part]
-        self._put_back(kept)
 
     def take_dropped(self) -> set[DroppedName]:
         """Return the stages and subjects of which outputs were dropped since the last call."""
@@ -173,12 +149,6 @@ class OutputQueue:
         """Count the outputs dropped for want of room."""
         return self._num_dropped
 
-    def _put_back(self, kept: list[Entry]) -> None:
-        with self._lock:  # writers may have counted new outputs meanwhile
-            self._finished.extendleft(reversed(kept))
-            self._num_counted = self._num_bytes = 0
-        self._count()
-
     def _count(self) -> None:
         """Count the bytes of new outputs, and drop the oldest ones if there is no room."""
         with self._lock:
@@ -187,12 +157,9 @@ class OutputQueue:
                 self._num_bytes += FinishedOutput(*self._finished[number]).num_bytes
             while self._num_bytes > self._most_bytes:
                 waiting -= 1
-                self._drop(FinishedOutput(*self._finished.popleft()))
+                oldest = FinishedOutput(*self._finished.popleft())
+                self._num_bytes -= oldest.num_bytes
+                self._num_dropped += 1
+                self._dropped.add((oldest.stage, oldest.subject))
             self._num_counted = waiting
             self._count_at = waiting + _UNCOUNTED
-
-    def _drop(self, finished: FinishedOutput) -> None:
-        self._num_bytes -= finished.num_bytes
-        if not finished.is_part:
-            self._num_dropped += 1
-            self._dropped.add((finished.stage, finished.subject))

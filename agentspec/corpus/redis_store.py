@@ -23,6 +23,7 @@ import msgspec
 from agentspec.corpus import redis_scripts as scripts
 from agentspec.corpus.batch import MOST_BATCH_BYTES, check_size
 from agentspec.corpus.redis_files import settle
+from agentspec.corpus.settings import without_password
 from agentspec.corpus.store import (
     START,
     Cursor,
@@ -33,7 +34,6 @@ from agentspec.corpus.store import (
     ScopeStats,
     Snapshot,
     Unread,
-    without_password,
 )
 from agentspec.errors import ConfigError, CorpusError
 from agentspec.extras import needed
@@ -161,10 +161,6 @@ class RedisStore:
             self._run(scripts.PUBLISH, names, batch, expected, *limits, key, int(is_erasure), answer=int)
         )
 
-    def tenants(self, vocabulary: str) -> list[str]:
-        """Return the tenants that have outputs of this vocabulary, or had some."""
-        return [scope.tenant for scope in self.scopes() if scope.vocabulary == vocabulary]
-
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
         """Return entries after a cursor, the oldest first."""
         log = _Keys(scope).log
@@ -265,10 +261,6 @@ class RedisStore:
 
     # ---- epochs and snapshots ----
 
-    def epoch(self, scope: Scope) -> int:
-        """Return the number of the scope's last erasure."""
-        return self.marks(scope).epoch
-
     def marks(self, scope: Scope) -> Marks:
         """Return the numbers of the scope's last erasures."""
         keys = _Keys(scope)
@@ -337,8 +329,7 @@ class RedisStore:
             return None
         try:
             name, cursor, parts, newest_ms = (text.decode("ascii") for text in found)
-            place = cursor.rpartition(":")[2]  # a store of snapshots may put a mark before it
-            if not place or (_ID.fullmatch(place) and int(place.partition("-")[0]) <= int(newest_ms)):
+            if not cursor or (_ID.fullmatch(cursor) and int(cursor.partition("-")[0]) <= int(newest_ms)):
                 return Snapshot(cursor, self._parts(keys.snapshot + name, int(parts)))
         except ValueError:
             pass
@@ -400,10 +391,6 @@ class RedisStore:
         for number in range(num_foreign):
             self._note_foreign(f"long name {number} in the set {_SCOPES}")
         return sorted(found)
-
-    def check_integrity(self) -> list[str]:
-        """Return nothing: the server guards its memory and files."""
-        return []
 
     def close(self) -> None:
         """Close the connections, and end all waits."""

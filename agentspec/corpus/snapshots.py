@@ -3,22 +3,144 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 
-from agentspec.corpus.batch import Batch
-from agentspec.corpus.batch_log import BatchLog, LoggedBatch
-from agentspec.corpus.erasure import Erasure
-from agentspec.corpus.outbox import erased
-from agentspec.corpus.snapshot_content import SnapshotContent
+from msgspec.structs import replace
+
+from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Output, Tombstone, is_covered, split
+from agentspec.corpus.batch_log import BatchLog, LoggedBatch, SeenNumbers
 from agentspec.corpus.store import START, Cursor
 from agentspec.errors import CorpusError, LostBatchesError
+from agentspec.forest.file import MOST_USES
 
 SNAPSHOT_BYTES = 64 << 20
 MOST_AGE_S = 7 * 86400.0
 LEASE_S = 60.0
 _READ_BYTES = 1 << 20
 _RETRY_S = 0.5
+_MOST_TOMBSTONES = 256
+_MINUTES_PER_DAY = 1440
+_SESSION_MINUTES = 15  # sessions without a request for longer are forgotten by the trees, too
+_ORIGIN = bytes(ORIGIN_BYTES)  # a snapshot's outputs have no numbers
+
+
+class SnapshotContent:
+    """A tenant's outputs, equal ones of the same person merged, and its erasures.
+
+    Batches are added in the order of the log. Holds about twice ``most_bytes`` of tokens at most.
+
+    Args:
+        most_bytes: of tokens in the snapshot.
+        now_minute: minutes since 1970.
+        most_age_minutes: older outputs are left out.
+    """
+
+    def __init__(self, most_bytes: float, now_minute: int, most_age_minutes: float) -> None:
+        self._most_bytes = most_bytes
+        self._now_minute = now_minute
+        self._oldest_minute = now_minute - most_age_minutes
+        self._outputs: dict[tuple[bytes, bytes], Output] = {}  # by digest and subject
+        self._num_bytes = 0
+        self._seen: dict[bytes, SeenNumbers] = {}
+        self._tombstones: OrderedDict[tuple[bytes, int], Batch] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Output]:
+        return iter(self._outputs.values())
+
+    @property
+    def num_tombstones(self) -> int:
+        """Count the erasures of stages and persons."""
+        return len(self._tombstones)
+
+    def add(self, batch: Batch, *, is_snapshot: bool = False, is_merged: bool = False) -> None:
+        """Apply the records of a batch that were not applied before.
+
+        Args:
+            batch: of the snapshot, or of the log.
+            is_snapshot: it is of the snapshot.
+            is_merged: it is of the log, and the snapshot has counted its outputs, but may have dropped some.
+        """
+        if is_snapshot:
+            numbers = [range(batch.first, batch.first + len(batch.records))]
+        else:
+            numbers = self._seen.setdefault(batch.origin, SeenNumbers()).add(batch.first, len(batch.records))
+        for number in (number for fresh in numbers for number in fresh):
+            record = batch.records[number - batch.first]
+            if isinstance(record, Output):
+                self._add(record, is_counted=is_merged)
+            elif isinstance(record, Tombstone):
+                self._remember(Batch(batch.origin, number, (record,)))
+                if not is_snapshot:
+                    self._erase(record)
+
+    def erase_by(self, batch: Batch) -> Tombstone:
+        """Apply a batch that is a tombstone. Return that."""
+        (tombstone,) = batch.records
+        assert isinstance(tombstone, Tombstone)
+        self._remember(batch)
+        self._erase(tombstone)
+        return tombstone
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the snapshot's batches: one per erasure, then the most used and newest outputs first.
+
+        Outputs of sessions that may go on come last, in their order.
+        """
+        yield from self._tombstones.values()
+        self._trim()
+        ranked = sorted(self, key=self._worth, reverse=True)
+        ended = [replace(output, session=b"") for output in ranked if not self._goes_on(output)]
+        going_on = sorted(filter(self._goes_on, self), key=lambda output: output.minute)
+        for records in split([*ended, *going_on]):
+            yield Batch(_ORIGIN, 0, records)
+
+    def _erase(self, tombstone: Tombstone) -> None:
+        for name in [name for name, output in self._outputs.items() if is_covered(output, tombstone)]:
+            self._drop(name)
+
+    def _add(self, output: Output, *, is_counted: bool) -> None:
+        if output.minute < self._oldest_minute:
+            return
+        name = (output.digest, output.subject)
+        before = self._outputs.get(name)
+        if before is None:
+            self._num_bytes += output.tokens.nbytes
+        elif is_counted:
+            return
+        else:
+            uses, minute = min(before.uses + output.uses, MOST_USES), max(before.minute, output.minute)
+            output = replace(output, uses=uses, minute=minute)
+        self._outputs[name] = output
+        if self._num_bytes > 2 * self._most_bytes:
+            self._trim()
+
+    def _remember(self, batch: Batch) -> None:
+        self._tombstones[batch.origin, batch.first] = batch
+        while len(self._tombstones) > _MOST_TOMBSTONES:
+            self._tombstones.popitem(last=False)
+
+    def _trim(self) -> None:
+        """Drop the outputs of least worth beyond the number of bytes."""
+        if self._num_bytes <= self._most_bytes:
+            return
+        for name, _ in sorted(self._outputs.items(), key=lambda item: self._worth(item[1])):
+            if self._num_bytes <= self._most_bytes:
+                return
+            self._drop(name)
+
+    def _drop(self, name: tuple[bytes, bytes]) -> None:
+        self._num_bytes -= self._outputs.pop(name).tokens.nbytes
+
+    def _goes_on(self, output: Output) -> bool:
+        """Return True if the output's session may go on."""
+        return bool(output.session) and output.minute >= self._now_minute - _SESSION_MINUTES
+
+    def _worth(self, output: Output) -> float:
+        """Rank outputs: a day of age weighs as much as half of the uses."""
+        return math.log2(output.uses) - (self._now_minute - output.minute) / _MINUTES_PER_DAY
 
 
 class SnapshotWriter:
@@ -63,53 +185,58 @@ class SnapshotWriter:
         if fence is None:
             return False
         with self._releasing(tenant):
-            self._log.refresh_key(tenant)
+            if self._log.keys is not None:
+                self._log.keys.refresh(self._log.scope(tenant))
             content, cursor = self._last_snapshot(tenant)
             cursor = self._merge_log(tenant, content, cursor)
             return self._put(tenant, fence, cursor, content)
 
-    def erase(
-        self, tenant: str, batch: Batch, digests: Iterable[bytes] = (), timeout_s: float = LEASE_S
-    ) -> None:
+    def erase(self, tenant: str, batch: Batch, timeout_s: float = LEASE_S) -> None:
         """Publish a tombstone for the trees of all engines, and remove what it covers from log and snapshot.
 
-        The new snapshot keeps the tombstone for engines that did not read it in the log.
+        The new snapshot keeps the tombstone for engines that did not read it in the log. Every batch is
+        encrypted with a new key. One that can't be read may hold what is erased, so it is removed as well.
+        The tombstone reaches the engines that could read it.
 
         Args:
             tenant: owner of the outputs.
             batch: the tombstone as its only record.
-            digests: of outputs covered that the store may not hold any more. Their counts are removed.
             timeout_s: how long to wait for another writer.
-
-        Every batch is encrypted with a new key. One that can't be read may hold what is erased, so it is
-        removed as well. The tombstone reaches the engines that could read it.
 
         Raises:
             CorpusError: the store can't be used, or others write for too long. Part may be erased: repeat it.
             LostBatchesError: all is erased, but batches that can't be read were removed with it.
         """
         fence = self._await_lease(tenant, timeout_s)
+        scope, keys = self._log.scope(tenant), self._log.keys
         with self._releasing(tenant):
-            epoch = self._log.epoch(tenant)
-            self._log.change_key(tenant)
+            epoch = self._log.marks(tenant).epoch
+            if keys is not None:
+                keys.change(scope)
             if self._log.publish(tenant, batch, epoch, is_erasure=True) is None:
                 return  # all was erased meanwhile
             content, cursor = self._last_snapshot(tenant)
             cursor = self._merge_log(tenant, content, cursor, until=batch)
-            erasure = content.erase_by(batch, digests)
+            tombstone = content.erase_by(batch)
             fence = self._renewed(tenant, fence)
-            num_lost = self._rewrite(tenant, batch, erasure, content, fence)
+            lost: list[Cursor] = []
+            self._log.store.rewrite(scope, self._rewritten(tenant, batch, tombstone, lost), fence)
             cursor = self._merge_log(tenant, content, cursor)
             fence = self._renewed(tenant, fence)
             if not self._put(tenant, fence, cursor, content):
                 raise CorpusError(f"tenant {tenant!r} was changed while it was erased from: repeat it")
-            self._log.store.drop_previous(self._log.scope(tenant))
-            self._log.drop_former_keys(tenant)
-        if num_lost:
+            self._log.store.drop_previous(scope)
+            if keys is not None:
+                keys.drop_former(scope)
+        if lost:
             raise LostBatchesError(
-                f"{num_lost} batches of tenant {tenant!r} could not be read, and were removed with what was "
+                f"{len(lost)} batches of tenant {tenant!r} could not be read, and were removed with what was "
                 "erased, since they might hold it. To repeat the erasure finds nothing more to remove"
             )
+
+    def _put(self, tenant: str, fence: int, cursor: Cursor, content: SnapshotContent) -> bool:
+        parts = (self._log.encode(tenant, batch) for batch in content.batches())
+        return self._log.store.put_snapshot(self._log.scope(tenant), fence, cursor, parts)
 
     # ---- the lease ----
 
@@ -172,54 +299,39 @@ class SnapshotWriter:
         return cursor
 
     def _entries(self, tenant: str, cursor: Cursor) -> Iterator[LoggedBatch]:
-        has_more = True
-        while has_more:
-            has_more = False
-            for logged in self._log.read(tenant, cursor, _READ_BYTES):
-                has_more, cursor = True, logged.cursor
-                yield logged
-                self._pause()
-
-    def _put(self, tenant: str, fence: int, cursor: Cursor, content: SnapshotContent) -> bool:
-        parts = (self._log.encode(tenant, batch) for batch in content.batches())
-        return self._log.store.put_snapshot(self._log.scope(tenant), fence, cursor, parts)
+        for logged in entries(self._log, tenant, cursor):
+            yield logged
+            self._pause()
 
     # ---- rewriting ----
 
-    def _rewrite(
-        self, tenant: str, tombstone: Batch, erasure: Erasure, content: SnapshotContent, fence: int
-    ) -> int:
-        """Put placeholders for all that is covered in the log before the tombstone.
-
-        Returns:
-            The number of batches removed since they can't be read.
-        """
-        for logged in self._before(tenant, tombstone):
-            for record in logged.batch.records if logged.batch else ():
-                erasure.covers(record)  # notes the digests, for counts
-        lost: list[Cursor] = []
-        rewritten = self._rewritten(tenant, tombstone, erasure, lost)
-        self._log.store.rewrite(self._log.scope(tenant), rewritten, fence)
-        return len(lost)
-
     def _rewritten(
-        self, tenant: str, tombstone: Batch, erasure: Erasure, lost: list[Cursor]
+        self, tenant: str, batch: Batch, tombstone: Tombstone, lost: list[Cursor]
     ) -> Iterator[tuple[Cursor, bytes | None]]:
-        """Yield what takes the place of entries: of all up to the tombstone if they are encrypted."""
-        for logged in self._before(tenant, tombstone):
+        """Yield what takes the place of entries: of all up to the tombstone if they are encrypted.
+
+        Adds the cursors of batches that are removed since they can't be read to ``lost``.
+        """
+        for logged in self._entries(tenant, START):
+            if _is_same(logged.batch, batch):
+                return
             if logged.batch is None:
                 if logged.is_lost:
                     lost.append(logged.cursor)
                 yield logged.cursor, None
                 continue
-            remaining = erased(logged.batch, erasure)
-            if remaining is not None or self._log.is_encrypted:
-                yield logged.cursor, self._log.encode(tenant, remaining or logged.batch)
+            remaining = logged.batch.without(tombstone)
+            if remaining is not logged.batch or self._log.keys is not None:
+                yield logged.cursor, self._log.encode(tenant, remaining)
 
-    def _before(self, tenant: str, tombstone: Batch) -> Iterator[LoggedBatch]:
-        for logged in self._entries(tenant, START):
-            if _is_same(logged.batch, tombstone):
-                return
+
+def entries(log: BatchLog, tenant: str, cursor: Cursor = START) -> Iterator[LoggedBatch]:
+    """Yield the entries of a log behind a cursor, until there is none."""
+    has_more = True
+    while has_more:
+        has_more = False
+        for logged in log.read(tenant, cursor, _READ_BYTES):
+            has_more, cursor = True, logged.cursor
             yield logged
 
 

@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentspec.errors import CorpusError, ForestFileError
@@ -38,11 +38,10 @@ class SqliteFile:
         tables: SQL that creates the tables.
         version: of the tables.
         application: number that SQLite files of this kind carry.
-        upgrades: SQL that makes the tables of a version those of the next.
         only_reads: nothing is written. A missing or damaged file is an error and stays as it is.
 
     Raises:
-        CorpusError: the file can't be used, is another program's, or a newer version's.
+        CorpusError: the file can't be used, is another program's, or has another format.
     """
 
     def __init__(
@@ -52,14 +51,12 @@ class SqliteFile:
         version: int,
         application: int,
         *,
-        upgrades: Mapping[int, str],
         only_reads: bool = False,
     ) -> None:
         self._path = path
         self._tables = tables
         self._version = version
         self._application = application
-        self._upgrades = upgrades
         self._only_reads = only_reads
         self._lock = threading.Lock()
         self._is_closed = False
@@ -208,10 +205,10 @@ class SqliteFile:
         is_empty = connection.execute("select count(*) from sqlite_master").fetchone() == (0,)
         if not is_empty and application != self._application:
             raise CorpusError(f"{str(self._path)!r} is no corpus and stays as it is: name another folder")
-        if version > self._version:
+        if not is_empty and version != self._version:
             raise CorpusError(
                 f"the corpus {str(self._path)!r} has the format {version}, but this version of AgentSpec "
-                f"reads format {self._version}: use a newer one, or another folder"
+                f"reads format {self._version}: name another folder"
             )
         if self._only_reads:
             if is_empty:
@@ -225,11 +222,6 @@ class SqliteFile:
             connection.executescript(
                 f"begin immediate; {self._tables} pragma application_id = {self._application}; "
                 f"pragma user_version = {self._version}; commit;"
-            )
-            return
-        for number in range(version, self._version):
-            connection.executescript(
-                f"begin immediate; {self._upgrades[number]} pragma user_version = {number + 1}; commit;"
             )
 
     def _move_aside(self, error: sqlite3.Error) -> None:

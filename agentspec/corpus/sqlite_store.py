@@ -33,7 +33,7 @@ logger = logging.getLogger("agentspec")
 
 FILE = "corpus.sqlite"
 KEYS = "keys"  # a folder: backups may leave it out
-_VERSION = 2  # 1: erasures of stages and persons had no number
+_VERSION = 1
 _APPLICATION = 0x41675370
 _WATCH_S = 0.02
 _NUM_SNAPSHOTS = 2  # the newest, and the one before for those that read it now
@@ -64,7 +64,6 @@ create trigger snapshot_dropped after delete on snapshots begin
 insert into sqlite_sequence select column1, cast((julianday() - 2440587.5) * 86400e6 as int)
     from (values ('entries'), ('snapshots'));
 """  # ids begin at the present microsecond: cursors of a file that was damaged lie before those of the next
-_UPGRADES = {1: "alter table scopes add column erasure int not null default 0;"}  # to the next version
 _LATEST_ID_S = 3600.0  # later ids are no engine's: with the last possible one, nothing could be added
 _LONGEST_LEASE_S = 3600.0  # a longer one is no engine's
 _MOST_NUMBER = 1 << 52
@@ -116,9 +115,7 @@ class SqliteStore:
         self._clock = clock
         self._closed = threading.Event()
         self._foreign: set[str] = set()  # where values were that no engine wrote
-        self._file = SqliteFile(
-            folder / FILE, _TABLES, _VERSION, _APPLICATION, upgrades=_UPGRADES, only_reads=only_reads
-        )
+        self._file = SqliteFile(folder / FILE, _TABLES, _VERSION, _APPLICATION, only_reads=only_reads)
 
     @property
     def num_foreign(self) -> int:
@@ -153,16 +150,6 @@ class SqliteStore:
             self._drop_beyond_budget(file, number)
             self._drop_old(file)
         return True
-
-    def tenants(self, vocabulary: str) -> list[str]:
-        """Return the tenants that have outputs of this vocabulary."""
-        with self._file.transaction(writes=False) as file:
-            rows = file.execute(
-                f"select vocabulary, tenant from scopes where vocabulary = ? and {_HAS_OUTPUTS}"
-                " order by tenant",
-                (vocabulary,),
-            )
-            return [scope.tenant for scope in self._named(rows)]
 
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
         """Return entries after a cursor, the oldest first."""
@@ -312,11 +299,6 @@ class SqliteStore:
 
     # ---- epochs and snapshots ----
 
-    def epoch(self, scope: Scope) -> int:
-        """Return the number of the scope's last erasure."""
-        with self._file.transaction(writes=False) as file:
-            return self._number_of(file, scope, "epoch")
-
     def marks(self, scope: Scope) -> Marks:
         """Return the numbers of the scope's last erasures."""
         with self._file.transaction(writes=False) as file:
@@ -330,7 +312,7 @@ class SqliteStore:
 
     def erase(self, scope: Scope, epoch: int = 0) -> None:
         """Remove all of the scope, its wrapped key first, and begin a new epoch."""
-        if epoch and self.epoch(scope) >= epoch:
+        if epoch and self.marks(scope).epoch >= epoch:
             return
         self._remove_key(scope)
         with self._file.transaction(writes=True) as file:
@@ -410,9 +392,8 @@ class SqliteStore:
         if row is None:
             return None
         number, cursor, num_parts = row
-        place = cursor.rpartition(":")[2] if isinstance(cursor, str) else "?"  # there may be a mark before it
-        is_ours = re.fullmatch("[0-9]{0,19}", place) and int(place or 0) < self._latest_id()
-        if is_ours and isinstance(num_parts, int):
+        is_ours = isinstance(cursor, str) and re.fullmatch("[0-9]{0,19}", cursor)
+        if is_ours and int(cursor or 0) < self._latest_id() and isinstance(num_parts, int):
             return Snapshot(cursor, self._parts(number, num_parts))
         self._note_foreign(f"the snapshot of tenant {scope.tenant!r}")
         return None
@@ -557,12 +538,6 @@ class SqliteStore:
             logger.warning("the corpus in %s holds values that no engine wrote: %s", self._keys.parent, what)
         if len(self._foreign) < _MOST_FOREIGN:
             self._foreign.add(what)
-
-    def check_integrity(self) -> list[str]:
-        """Return the errors that SQLite finds in the file."""
-        with self._file.transaction(writes=False) as file:
-            found = [line for (line,) in file.execute("pragma integrity_check")]
-        return [] if found == ["ok"] else found
 
     def close(self) -> None:
         """Close the file, and end all waits."""

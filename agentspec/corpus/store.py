@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from agentspec.corpus.settings import check_location, is_redis
 from agentspec.errors import ConfigError
 
 Cursor = str  # a position in the log of a scope, opaque outside its store
 START: Cursor = ""  # before the first entry
-_OBJECT_STORES = ("s3", "gs", "az")  # URL schemes
 
 
 class Scope(NamedTuple):
@@ -161,9 +160,6 @@ class CorpusStore(Protocol):
             does not begin with ``key``. Nothing is appended then.
         """
 
-    def tenants(self, vocabulary: str) -> list[str]:
-        """Return the tenants that have outputs of this vocabulary. Some may have none any more."""
-
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
         """Return entries after a cursor, the oldest first: at least one if there is any.
 
@@ -176,15 +172,12 @@ class CorpusStore(Protocol):
     def end(self, scope: Scope) -> Cursor:
         """Return the cursor behind the newest entry."""
 
-    def epoch(self, scope: Scope) -> int:
-        """Return the number of the scope's last erasure, or 0: trees from before must be dropped.
-
-        It is the time in seconds since 1970, or one more than the number before. So no two erasures have the
-        same, even if the store has lost its content between them.
-        """
-
     def marks(self, scope: Scope) -> Marks:
-        """Return the numbers of the scope's last erasures."""
+        """Return the numbers of the scope's last erasures.
+
+        An epoch is the time in seconds since 1970, or one more than the number before. So no two erasures
+        have the same, even if the store has lost its content between them. Trees from before must be emptied.
+        """
 
     def mark(self, scope: Scope, erasure: int) -> None:
         """Raise the number of the last erasure of a stage or a person to at least this one."""
@@ -250,108 +243,27 @@ class CorpusStore(Protocol):
     def scopes(self) -> list[Scope]:
         """Return the scopes that have ever had outputs, as far as the store remembers them."""
 
-    def check_integrity(self) -> list[str]:
-        """Return the errors in the store's own files; none where a server keeps them."""
-
     def close(self) -> None:
         """Release connections and files."""
 
 
-def open_store(
-    location: str,
-    retention: Retention | None = None,
-    *,
-    snapshots: str | None = None,
-    only_reads: bool = False,
-) -> CorpusStore:
+def open_store(location: str, retention: Retention | None = None, *, only_reads: bool = False) -> CorpusStore:
     """Return the store at a place.
 
     Args:
         location: a folder, for the processes of one host; ``redis://`` or ``rediss://`` (TLS) for a fleet.
         retention: how much to keep of each scope.
-        snapshots: URL of an object store for the snapshots, as for :func:`check_snapshots`; None = they are
-            beside the log.
         only_reads: a folder without a corpus is an error, and a damaged file stays where it is.
 
     Raises:
-        ConfigError: the location is neither, the URL is none, or a package is missing.
+        ConfigError: the location is neither, or a package is missing.
         CorpusError: the folder can't be used.
     """
-    from agentspec.corpus.snapshot_store import SnapshotStore
-
-    retention = retention or Retention()
     check_location(location)
-    folder = None
-    if snapshots is not None:
-        from agentspec.corpus.object_folder import ObjectFolder
-
-        folder = ObjectFolder(snapshots, only_reads=only_reads)
-    return SnapshotStore(_opened(location, retention, only_reads), folder, retention.most_age_s)
-
-
-def _opened(location: str, retention: Retention, only_reads: bool) -> CorpusStore:
-    if _is_redis(location):
+    if is_redis(location):
         from agentspec.corpus.redis_store import RedisStore
 
         return RedisStore(location, retention)
     from agentspec.corpus.sqlite_store import SqliteStore
 
     return SqliteStore(Path(location), retention, only_reads=only_reads)
-
-
-def check_location(location: str) -> None:
-    """Raise ConfigError if the location is neither a folder nor a Redis URL."""
-    is_url = "://" in location or _TYPO.match(location)
-    if not location or (is_url and not _is_redis(location)):
-        raise ConfigError(
-            f"{without_password(location)!r} is no place for a corpus: name a folder, redis://HOST:PORT/DB, "
-            "or rediss://HOST:PORT/DB for TLS"
-        )
-
-
-def check_snapshots(url: str) -> None:
-    """Raise ConfigError unless the URL names a folder of an object store, without credentials or options."""
-    scheme, mark, place = url.partition("://")
-    bucket, _, folder = place.partition("/")
-    is_named = bool(folder) and not bucket if scheme == "file" else scheme in _OBJECT_STORES and bool(bucket)
-    if not (mark and is_named) or set(url) & set("@?#") or ":" in bucket:
-        raise ConfigError(
-            f"{without_password(url)!r} is no place for snapshots: name s3://BUCKET/PREFIX, "
-            "gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER; credentials and "
-            "options are in the environment"
-        )
-
-
-def is_remote(place: str) -> bool:
-    """Return True if a place of a corpus, or of its snapshots, is not on this machine's disk."""
-    return "://" in place and not place.startswith("file:")
-
-
-def _is_redis(location: str) -> bool:
-    return location.partition("://")[0] in ("redis", "rediss") and "://" in location
-
-
-# scheme, user and password, host and port, path; then options. Anything else may be a part of a password
-_URL = re.compile(
-    r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?([^/?#@:\[\]]*(?::[0-9]*)?|\[[0-9a-f:.]*\](?::[0-9]*)?)(/[^?#@]*)?"
-    r"(?:[?#][^@]*)?",
-    re.IGNORECASE,
-)
-
-_TYPO = re.compile(r"[a-z][a-z0-9+.-]*:.*@", re.IGNORECASE)  # a URL without its slashes
-
-
-def without_password(url: str) -> str:
-    """Return the URL without password and options, to be shown. The name of a user is shown for Redis alone.
-
-    A name without a password is not shown either: it may be one.
-    """
-    if "://" not in url:
-        return f"{url.partition(':')[0]}:..." if _TYPO.match(url) else url
-    found = _URL.fullmatch(url)
-    if found is None:
-        return f"{url.partition('://')[0]}://..."
-    scheme, credentials, host, path = found.groups()
-    user, colon, _ = (credentials or "").partition(":")
-    shown = "" if credentials is None else f"{user if colon and _is_redis(url) else '...'}@"
-    return f"{scheme}://{shown}{host}{path or ''}"

@@ -325,8 +325,6 @@ class Decoder:
         delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))
         if choice.finish_reason is not None:
             self._retire(choice)  # first: the answer may be followed by a request that wants to draft from it
-        elif self.sharing is not None and self._is_shown(choice):
-            self._show(self.sharing, choice)
         self._post(choice.live, delta)
 
     def _logprobs(
@@ -364,19 +362,6 @@ class Decoder:
             self._retire(choice)
         self._post(live, error)
 
-    @staticmethod
-    def _show(sharing: OutputSharing, choice: Choice) -> None:
-        """Show other engines what is new of an output."""
-        if choice.shown is None:
-            tags = choice.live.request.tags
-            choice.shown = sharing.begin(tags.stage, tags.subject)
-        choice.shown.show(choice.output_ids)
-
-    @staticmethod
-    def _is_shown(choice: Choice) -> bool:
-        """Return whether other engines may see the output so far: no part of it can become a stop string."""
-        return choice.live.request.tags.learn and choice.is_tracked and not choice.stops
-
     def _retire(self, choice: Choice) -> None:
         """Free the slot. Once all choices of the request have ended, their outputs are learned or dropped."""
         with self._lock:
@@ -403,12 +388,8 @@ class Decoder:
                 self._proposer.finish(choice.key, learn=learn)
             if learn and self.sharing is not None and choice.delivered_ids:
                 self._share(self.sharing, choice)
-            elif choice.shown is not None:
-                choice.shown.abandon()
         except Exception:
             logger.exception("the proposer could not finish %r", choice.key)
-            if choice.shown is not None:
-                choice.shown.abandon()
 
     @staticmethod
     def _share(sharing: OutputSharing, choice: Choice) -> None:
@@ -419,8 +400,6 @@ class Decoder:
             choice.delivered_ids,
             subject=tags.subject,
             session=tags.session,
-            num_accepted_from_shared=choice.speculation.num_accepted_from_shared,
-            written=choice.shown,
         )
 
 

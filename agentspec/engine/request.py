@@ -27,7 +27,7 @@ from agentspec.generation import (
     TokenLogprob,
     TracedStep,
 )
-from agentspec.proposer import ShownOutput, Tokens
+from agentspec.proposer import Tokens
 from agentspec.stats import SpeculationStats
 
 Item = GenerationDelta | Exception  # an exception ends the whole request
@@ -82,7 +82,6 @@ class Choice:
         pending_ids: accepted tokens that the proposer has not received yet.
         is_tracked: False once the proposer failed: it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
-        shown: shows the output to other engines.
         shown_tokens: counts the tokens whose text was shown; only with stop strings.
         pace: decides in which steps the proposer is asked for a draft; None = in all.
     """
@@ -108,7 +107,6 @@ class Choice:
     trace: list[TracedStep] = field(default_factory=list)
     first_token_s: float = 0.0
     last_token_s: float = 0.0
-    shown: ShownOutput | None = None
     pace: Pace | None = None
     stop_ids: Collection[int] = ()
 

@@ -16,7 +16,7 @@ from agentspec.gateway import EngineSupervisor, Upstream
 from agentspec.gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from agentspec.corpus.opening import EngineCorpus
+    from agentspec.corpus.corpus import Corpus
 
 logger = logging.getLogger("agentspec")
 
@@ -32,7 +32,7 @@ class HostedEngine:
     """
 
     upstream: Upstream
-    corpus: EngineCorpus | None = None
+    corpus: Corpus | None = None
     supervisor: EngineSupervisor | None = None
     _lifetime: ExitStack = field(default_factory=ExitStack)
     _supervising: asyncio.Task[None] | None = None

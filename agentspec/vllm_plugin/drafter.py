@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentspec.corpus.settings import reaches
 from agentspec.errors import UnknownRequestError
 from agentspec.forest import Forest, Tokens, known_tokens
 from agentspec.stages import StageKey
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.core.sched.output import NewRequestData
 
-    from agentspec.corpus.opening import EngineCorpus
+    from agentspec.corpus.corpus import Corpus
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class ForestDrafter:
         self.settings = PluginSettings.read(vllm_config.additional_config)
         self.forest = Forest(self.settings.forest_config())
         self.rows = self.forest.rows()
-        self.corpus: EngineCorpus | None = None
+        self.corpus: Corpus | None = None
         self.stages = StageTable(StageStats)
         self.timing = Timing()
         self.meter = StepMeter(self.settings.price)
@@ -136,8 +137,7 @@ class ForestDrafter:
         """
         if self.settings.corpus is None:
             return
-        from agentspec.corpus.opening import open_corpus
-        from agentspec.corpus.reach import reaches
+        from agentspec.corpus.corpus import open_corpus
 
         stages = reaches(self.settings.corpus_stages)
         self.corpus = open_corpus(
@@ -145,10 +145,8 @@ class ForestDrafter:
             self.texts.vocabulary,
             self._vocab_size,
             self.forest,
-            snapshots=self.settings.corpus_snapshots,
             # the forest has another path for stages without a workflow
             stages=stages | {adapted(StageKey("any", path), None).path: stages[path] for path in stages},
-            host=self.settings.corpus_host,
         )
         self.corpus.start()
         self._endings.corpus = self.corpus

@@ -19,7 +19,7 @@ from agentspec.vllm_plugin.texts import ServedTokenizer
 from agentspec.vllm_plugin.traces import Traces
 
 if TYPE_CHECKING:
-    from agentspec.corpus.opening import EngineCorpus
+    from agentspec.corpus.corpus import Corpus
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Endings:
     def __init__(
         self, forest: Forest, texts: ServedTokenizer, traces: Traces, counting: threading.Lock
     ) -> None:
-        self.corpus: EngineCorpus | None = None
+        self.corpus: Corpus | None = None
         self._forest = forest
         self._texts = texts
         self._traces = traces
@@ -167,7 +167,6 @@ class Endings:
                 output,
                 subject=live.tags.subject,
                 session=live.tags.session,
-                num_accepted_from_shared=live.num_accepted_from_shared,
             )
 
     def _forget_entered(self, key: str, entering: Future[int]) -> None:

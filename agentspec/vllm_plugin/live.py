@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentspec.draft import SHARED, Source
+from agentspec.draft import Source
 from agentspec.forest import RowCounts
 from agentspec.stages import StageKey
 from agentspec.stats import StageStats
@@ -37,7 +37,6 @@ class LiveRequest:
         params, prompt_token_ids: vLLM's, to read its output as vLLM does.
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
-        num_accepted_from_shared: tokens that shared trees drafted and the model accepted, as far as counted.
     """
 
     name: str
@@ -55,7 +54,6 @@ class LiveRequest:
     prompt_token_ids: Sequence[int] = ()
     starting: Future[int] | None = None
     trace: Trace | None = None
-    num_accepted_from_shared: int = 0
 
     @property
     def is_counted_at_end(self) -> bool:
@@ -76,7 +74,5 @@ class LiveRequest:
         for source, drafted, accepted in zip(Source, counts.drafted, counts.accepted, strict=True):
             if drafted:
                 stage.add_drafted(source, drafted, accepted)
-            if source in SHARED:
-                self.num_accepted_from_shared += accepted
         _, num_fleet, num_snapshot = counts.accepted_by_origin
         stage.count_origins(num_fleet, num_snapshot)

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError
 
 from agentspec.config import MIB, DraftConfig, ForestConfig
+from agentspec.corpus.settings import check_corpus, reaches
 from agentspec.draft import Source
 from agentspec.errors import ConfigError
 from agentspec.forest_folder import ForestFolder
@@ -54,10 +55,8 @@ class PluginSettings(DraftingSettings):
         self._check_files()
         self.check_places()
         if self.corpus is not None:
-            from agentspec.corpus.opening import check_corpus
-            from agentspec.corpus.reach import reaches
-
-            check_corpus(self.corpus, self.corpus_snapshots, reaches(self.corpus_stages), self.corpus_host)
+            check_corpus(self.corpus)
+            reaches(self.corpus_stages)
         self.forest_config(), self.draft_config(1)  # check the rest
 
     @classmethod

@@ -15,9 +15,8 @@ from statistics import mean
 from typing import Any
 
 from agentspec.config import ForestConfig
-from agentspec.corpus.batch import ORIGIN_BYTES, Batch
+from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Output
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.output import Output
 from agentspec.corpus.snapshots import SnapshotWriter
 from agentspec.corpus.store import open_store
 from agentspec.draft import SHARED, Source

@@ -14,9 +14,9 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from agentspec import DraftConfig, Forest
+from agentspec.corpus.batch import Output
 from agentspec.corpus.corpus import Corpus, CorpusConfig
 from agentspec.corpus.learner import LearnerFigures
-from agentspec.corpus.output import Output
 from agentspec.corpus.store import open_store
 from agentspec.forest import Tokens
 from agentspec.replay.drafter import TENANT

@@ -17,15 +17,13 @@ from zlib import crc32
 import numpy as np
 
 from agentspec.config import MIB, DraftConfig, ForestConfig
-from agentspec.corpus.batch import ORIGIN_BYTES
+from agentspec.corpus.batch import ORIGIN_BYTES, Output
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.learner import Learner
 from agentspec.corpus.memory import OutputMemory
-from agentspec.corpus.novelty import NoveltyGate
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.sqlite_store import SqliteStore
-from agentspec.corpus.written import LEAST_PART, MOST_MORE, WrittenOutput
-from agentspec.draft import SHARED, Draft
+from agentspec.draft import Draft
 from agentspec.forest import Forest, Tokens
 from agentspec.forest.sessions import session_hash
 from agentspec.gateway.settings import RoutingSettings
@@ -42,8 +40,6 @@ GATEWAY = "by gateway"
 _MEMORY_BYTES = 64 * MIB
 _NO_LIMIT = 1e9
 
-MakeGate = Callable[[OutputMemory], NoveltyGate]
-
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
@@ -51,18 +47,9 @@ class Sharing:
 
     Attributes:
         window_s: time between two batches of a replica; None = the store's.
-        make_gate: decides what is published.
-        memory_bytes: of outputs remembered; 0 recognizes no repetition.
-        part, most_more: when a running output is shown again (:class:`WrittenOutput`).
-        has_models: what the stages' models learn is shared as well.
     """
 
     window_s: float | None = None
-    make_gate: MakeGate = NoveltyGate
-    memory_bytes: int = _MEMORY_BYTES
-    part: int = LEAST_PART
-    most_more: int = MOST_MORE
-    has_models: bool = True
 
 
 def forest() -> Forest:
@@ -96,18 +83,8 @@ class Replica:
         if log is None:
             return
         origin = number.to_bytes(ORIGIN_BYTES, "little")
-        memory = OutputMemory(sharing.memory_bytes)
-        if sharing.has_models:
-            self.forest.share_models()
-        self.publisher = Publisher(
-            log,
-            origin,
-            memory,
-            gate=sharing.make_gate(memory),
-            window_s=sharing.window_s,
-            models=self.forest if sharing.has_models else None,
-            clock=clock,
-        )
+        memory = OutputMemory(_MEMORY_BYTES)
+        self.publisher = Publisher(log, origin, memory, window_s=sharing.window_s, clock=clock)
         self.publisher.enter_epoch(TENANT, 0)
         self.learner = Learner(
             log,
@@ -127,11 +104,6 @@ class Replica:
     def num_bytes(self) -> int:
         """Bytes sent to the store."""
         return self.publisher.figures().num_bytes if self.publisher else 0
-
-    @property
-    def num_update_bytes(self) -> int:
-        """Those of models' updates."""
-        return self.publisher.figures().num_update_bytes if self.publisher else 0
 
     def pump(self, *, is_last: bool = False) -> None:
         """Send what is due."""
@@ -198,25 +170,14 @@ class _Live:
 
     call: Call
     replica: Replica
-    written: WrittenOutput | None  # shows it to the other replicas
-    draft: Draft = field(default_factory=Draft)
     output: list[int] = field(default_factory=list)
-    num_accepted: int = 0  # of drafts from shared trees
-
-    def take(self, accepted: Tokens) -> None:
-        """Take the tokens of a step."""
-        self.output += accepted.tolist()
-        if self.draft.source in SHARED:
-            self.num_accepted += agreeing(self.draft.token_ids, accepted)
 
     def publish(self, key: StageKey) -> None:
-        """Publish it whole."""
-        if self.replica.publisher is None or self.written is None:
-            return
-        tokens = np.array(self.output, np.int32)
-        number = self.written.number if self.written.num_shown else -1
-        shared = self.num_accepted, 1, number, -1, session_hash(key.tenant, self.call.session)
-        self.replica.publisher.put((key, tokens, b"", 0.0, *shared))
+        """Publish it."""
+        if self.replica.publisher is not None:
+            session = session_hash(key.tenant, self.call.session)
+            tokens = np.array(self.output, np.int32)
+            self.replica.publisher.publish(Output(key, tokens, session=session))
 
 
 class Fleet:
@@ -244,7 +205,6 @@ class Fleet:
         self._deal = deal
         self._sharing = sharing or Sharing()
         self._live: dict[str, _Live] = {}
-        self._numbers = itertools.count()
         self.replicas = [
             Replica(number, trees, log, self._sharing, lambda: self._now_s)
             for number, trees in enumerate(forests)
@@ -253,27 +213,20 @@ class Fleet:
     def start(self, name: str, call: Call) -> None:
         """Start a call in its replica."""
         replica, key = self._deal(call, self.replicas), stage_key(self._name, call.stage)
-        written: WrittenOutput | None = None
-        if replica.publisher is not None:
-            how = self._sharing.part, self._sharing.most_more
-            written = WrittenOutput(key, b"", next(self._numbers), replica.publisher.put, *how)
-        live = self._live[name] = _Live(call, replica, written)
-        live.replica.start(name, key, call)
+        self._live[name] = _Live(call, replica)
+        replica.start(name, key, call)
 
     def step(self, name: str, accepted: Tokens) -> Draft:
         """Take a decode step of a call."""
         self._pass_time()
         live = self._live[name]
-        live.take(accepted)
-        if live.written is not None:
-            live.written.show(live.output)
-        live.draft = live.replica.forest.step([(name, accepted)], DRAFT.max_tokens)[0]
-        return live.draft
+        live.output += accepted.tolist()
+        return live.replica.forest.step([(name, accepted)], DRAFT.max_tokens)[0]
 
     def finish(self, name: str, accepted: Tokens) -> None:
         """End a call and publish its output."""
         live = self._live.pop(name)
-        live.take(accepted)
+        live.output += accepted.tolist()
         live.replica.forest.observe(name, accepted)
         live.replica.finish(name)
         live.publish(stage_key(self._name, live.call.stage))
@@ -306,10 +259,3 @@ def shared_log() -> Iterator[BatchLog]:
             yield BatchLog(store, VOCABULARY)
         finally:
             store.close()
-
-
-def agreeing(drafted: Tokens, accepted: Tokens) -> int:
-    """Return the number of first tokens that are equal."""
-    size = min(len(drafted), len(accepted))
-    differs = np.flatnonzero(drafted[:size] != accepted[:size])
-    return int(differs[0]) if len(differs) else size

@@ -52,7 +52,6 @@ def variants(num_replicas: Sequence[int], windows_s: Sequence[float]) -> dict[st
             f"{most} in turn, corpus, window {window_s:g} s": Variant(most, sharing=Sharing(window_s))
             for window_s in windows_s
         },
-        f"{most} in turn, corpus, outputs alone": Variant(most, sharing=Sharing(has_models=False)),
     }
 
 
@@ -80,12 +79,10 @@ class Outcome:
     Attributes:
         tokens_per_step: of all calls of a set.
         num_bytes: sent.
-        num_update_bytes: of models' updates, among these.
     """
 
     tokens_per_step: float
     num_bytes: int
-    num_update_bytes: int
 
 
 def outcomes(
@@ -102,7 +99,6 @@ def outcomes(
             found[name] = Outcome(
                 total(tallies.values()).tokens_per_step,
                 sum(replica.num_bytes for replica in fleet.replicas),
-                sum(replica.num_update_bytes for replica in fleet.replicas),
             )
     return found
 
@@ -119,7 +115,6 @@ def figures(by_set: dict[str, dict[str, Outcome]], most: int) -> Figures:
         "fleet_gain_gateway": gains[f"{most} {GATEWAY}, corpus"],
         "of_one_engine": gains,
         "sent_mb": sum(one.num_bytes for one in in_turn) / 1e6,
-        "sent_mb_of_updates": sum(one.num_update_bytes for one in in_turn) / 1e6,
         "tokens_per_step": {name: mean(one[name] for one in tokens.values()) for name in names},
         "tokens_per_step_by_set": tokens,
     }

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from agentspec.corpus.batch import ORIGIN_BYTES, Batch, split
+from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Output, split
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.corpus import Corpus
-from agentspec.corpus.output import Output
 from agentspec.corpus.snapshots import SnapshotWriter
 from agentspec.corpus.store import open_store
 from agentspec.forest import Forest

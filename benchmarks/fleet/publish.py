@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from agentspec.corpus.batch import ORIGIN_BYTES, Batch
+from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Output
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.corpus import Corpus, CorpusConfig, CorpusFigures
-from agentspec.corpus.output import Output
 from agentspec.corpus.store import open_store
 from agentspec.errors import ConfigError
 from agentspec.forest import Forest, Tokens

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch import Output
 from agentspec.forest.file import MOST_USES
 from agentspec.replay.calls import END, TEKKEN, Call, encoded, load_tokenizer
 from agentspec.replay.drafter import TENANT

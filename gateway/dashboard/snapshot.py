@@ -24,7 +24,6 @@ MAX_SHOWN_STAGES = 100  # those with the most requests
 MAX_SHOWN_EDGES = 200  # those seen most often
 SHARED_FIGURES = (
     "num_published",
-    "num_duplicates",
     "num_skipped",
     "num_dropped",
     "num_published_bytes",

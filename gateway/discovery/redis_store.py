@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from agentspec.corpus.store import without_password
+from agentspec.corpus.settings import without_password
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.discovery.cluster import Cluster, Member

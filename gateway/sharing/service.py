@@ -17,7 +17,7 @@ from hashlib import blake2b
 from prometheus_client.core import GaugeMetricFamily, Metric
 from pydantic import ValidationError
 
-from agentspec.corpus.circuit_breaker import CircuitBreaker
+from agentspec.corpus.threads import CircuitBreaker
 from agentspec.errors import StageError
 from agentspec.gateway.auth.api_keys import ApiKey, RuntimeConfig
 from agentspec.gateway.call import RateLimits

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from agentspec.corpus.store import without_password
+from agentspec.corpus.settings import without_password
 from agentspec.errors import AgentSpecError, ConfigError
 from agentspec.extras import needed
 

@@ -13,7 +13,7 @@ from agentspec.replay.calls import Call
 from benchmarks.command import build_parser
 from benchmarks.fleet import costs, gain, join, outage, run
 from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
-from benchmarks.fleet.fleet import DEALS, GATEWAY, Replica, Sharing, agreeing, forest
+from benchmarks.fleet.fleet import DEALS, GATEWAY, Replica, Sharing, forest
 from benchmarks.fleet.gain import ONE, Variant
 from benchmarks.fleet.places import redis_server
 from benchmarks.fleet.recorded import PROMPT_TOKENS, each_output, read_calls, read_outputs
@@ -88,14 +88,6 @@ def silos(number: int) -> list[Replica]:
     return [Replica(one, forest(), None, Sharing(), lambda: 0.0) for one in range(number)]
 
 
-@pytest.mark.parametrize(
-    ("drafted", "accepted", "expected"),
-    [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 9, 3], [1, 2], 1), ([1, 2, 3], [1], 1), ([9], [1], 0)],
-)
-def test_agreeing(drafted: list[int], accepted: list[int], expected: int) -> None:
-    assert agreeing(ids(*drafted), ids(*accepted)) == expected
-
-
 def test_what_one_replica_learns_all_draft(tmp_path: Path) -> None:
     """Sixteen calls with one output: a silo drafts its own alone."""
     path = tmp_path / "same.jsonl"
@@ -112,10 +104,10 @@ def test_what_one_replica_learns_all_draft(tmp_path: Path) -> None:
 def test_gain_names_the_worst_way_to_deal_and_that_of_our_gateway() -> None:
     compared = gain.variants((4, 16), (1.0,))
     tokens = {name: 3.0 if name == ONE else 1.5 if "silos" in name else 2.7 for name in compared}
-    first = {name: gain.Outcome(one, 3_000_000, 1_000_000) for name, one in tokens.items()}
-    second = first | {"16 by session, corpus": gain.Outcome(2.1, 0, 0)}
+    first = {name: gain.Outcome(one, 3_000_000) for name, one in tokens.items()}
+    second = first | {"16 by session, corpus": gain.Outcome(2.1, 0)}
     figures = gain.figures({"a": first, "b": second}, 16)
-    assert (figures["sent_mb"], figures["sent_mb_of_updates"]) == (6, 2)
+    assert figures["sent_mb"] == 6
     assert figures["fleet_gain"] == pytest.approx((0.9 + 0.7) / 2)
     assert figures["fleet_gain_gateway"] == pytest.approx(0.9)
     assert figures["fleet_gain_silos"] == pytest.approx(0.5)
@@ -184,7 +176,7 @@ def test_acceptance_weighs_all_sets_alike() -> None:
 @pytest.mark.parametrize(
     ("figure", "good", "bad"),
     [
-        ("fleet_gain", 0.97, 0.96),
+        ("fleet_gain", 0.96, 0.95),
         ("publish_us_p50", 20, 21),
         ("join_s", 5, 5.1),
         ("join_acceptance", 0.95, 0.94),

@@ -1,4 +1,4 @@
-"""Stores of both kinds, with their snapshots beside the log or in an object store."""
+"""Stores of both kinds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from agentspec.corpus.object_folder import ObjectFolder
 from agentspec.corpus.store import CorpusStore, open_store
 from tests.corpus.support.redis_server import running
 
@@ -38,20 +37,6 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the place of an object store for snapshots, each part an object of its own."""
-    monkeypatch.setattr("agentspec.corpus.snapshot_store.PIECE_BYTES", 1)
-    monkeypatch.setattr(ObjectFolder, "most_call_s", 0.0)
-    return (tmp_path / "objects").as_uri()
-
-
-@pytest.fixture(params=["beside", "objects"])
-def snapshots(request: pytest.FixtureRequest) -> str | None:
-    """Return the place of snapshots, as for ``open_store``."""
-    return request.getfixturevalue("objects") if request.param == "objects" else None
-
-
-@pytest.fixture
-def store(location: str, snapshots: str | None) -> Iterator[CorpusStore]:
-    with closing(open_store(location, snapshots=snapshots)) as store:
+def store(location: str) -> Iterator[CorpusStore]:
+    with closing(open_store(location)) as store:
         yield store

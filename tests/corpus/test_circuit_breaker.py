@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 
-from agentspec.corpus.circuit_breaker import CircuitBreaker
+from agentspec.corpus.threads import CircuitBreaker
 from agentspec.errors import CorpusError
 from tests.corpus.support.replica import Clock
 

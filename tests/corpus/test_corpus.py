@@ -45,8 +45,8 @@ class WatchedTrees(NotedTrees):
 
 
 @contextmanager
-def running(location: str, trees: WatchedTrees, snapshots: str | None = None) -> Iterator[Corpus]:
-    corpus = Corpus(open_store(location, snapshots=snapshots), VOCABULARY, VOCAB_SIZE, trees)
+def running(location: str, trees: WatchedTrees) -> Iterator[Corpus]:
+    corpus = Corpus(open_store(location), VOCABULARY, VOCAB_SIZE, trees)
     corpus.start()
     try:
         yield corpus
@@ -55,12 +55,12 @@ def running(location: str, trees: WatchedTrees, snapshots: str | None = None) ->
 
 
 @pytest.fixture
-def pair(location: str, snapshots: str | None) -> Iterator[tuple[Corpus, WatchedTrees]]:
+def pair(location: str) -> Iterator[tuple[Corpus, WatchedTrees]]:
     """Yield one engine's corpus, and the trees of another engine."""
     with ExitStack() as stack:
         trees = WatchedTrees()
-        stack.enter_context(running(location, trees, snapshots))
-        yield stack.enter_context(running(location, WatchedTrees(), snapshots)), trees
+        stack.enter_context(running(location, trees))
+        yield stack.enter_context(running(location, WatchedTrees())), trees
 
 
 def test_outputs_travel_and_are_forgotten(pair):

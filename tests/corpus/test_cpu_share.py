@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from agentspec.corpus.cpu_share import CpuShare
+from agentspec.corpus.threads import CpuShare
 from tests.corpus.support.replica import Clock
 
 

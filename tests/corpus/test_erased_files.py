@@ -17,9 +17,9 @@ import pytest
 import redis
 
 from agentspec.cli import main
-from agentspec.corpus.batch import decode
-from agentspec.corpus.encryption import KEY_VARIABLE, KeyRing, stored_key
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch import Output, decode
+from agentspec.corpus.encryption import KeyRing, OperatorKey
+from agentspec.corpus.settings import KEY_VARIABLE
 from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.corpus.store import START, CorpusStore, Scope, open_store
 from agentspec.errors import BatchError, CorpusError
@@ -103,7 +103,7 @@ def held(store: CorpusStore, keys: KeyRing | None = None) -> set[tuple[int, ...]
 
 def marks_of(store: CorpusStore, key: bytes | None) -> list[bytes]:
     """Return a piece of each batch that holds an output of the stage that goes: no other has it."""
-    data_key = stored_key(store, ACME, key)
+    data_key = OperatorKey(key).unwrap(ACME, store.wrapped_key(ACME) or b"") if key else None
     parts = [entry.batch for entry in store.read(ACME, START, ALL)]
     found = []
     for data in parts:
@@ -191,8 +191,7 @@ def test_the_data_key_changes_and_the_old_one_is_nowhere(tmp_path, monkeypatch):
             wrapped = store.wrapped_key(ACME)
             backup = [entry.batch for entry in store.read(ACME, START, ALL)]
             assert forget(server.url if server else location, "--stage", "gone") == 0
-            key = stored_key(store, ACME, KEY)
-            assert key is not None
+            key = OperatorKey(KEY).unwrap(ACME, store.wrapped_key(ACME) or b"")
             assert key.former == ()
             for data in backup:
                 with pytest.raises(BatchError, match="encrypted with the key"):
@@ -308,7 +307,6 @@ def test_engines_keep_their_trees_and_their_key_when_the_store_is_emptied(
             replica.learn()
         assert ("kept", (1,)) in there.held()
         assert {("kept", (number,)) for number in (3, 4, 5)} <= here.held().keys() & there.held().keys()
-        assert main(["corpus", "verify", "--corpus", location]) == 0
         here.finish(output([6], "gone"))
         here.pump()
         for replica in (there, new):
@@ -336,7 +334,6 @@ def test_an_erasure_that_can_not_read_a_batch_fails_and_reaches_all(location, ca
             assert set(replica.held()) == {("kept", (2,))}
         assert held(store) == {(2,)}
         assert forget(location, "--stage", "gone") == 0
-        assert main(["corpus", "verify", "--corpus", location]) == 0
 
 
 # ---- at the same time ----

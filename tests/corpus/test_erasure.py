@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from agentspec import Forest
-from agentspec.corpus.batch import Count, Part
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch import Output
 from agentspec.errors import CorpusError
 from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
@@ -39,7 +38,6 @@ class Fleet(RuleBasedStateMachine):
         self.alive = defaultdict[str, set[tuple[str, tuple[int, ...]]]](set)  # by tenant: not erased
         self.erased = defaultdict[str, set[tuple[str, tuple[int, ...]]]](set)
         self.subjects = defaultdict[tuple[str, str, tuple[int, ...]], set[bytes]](set)
-        self.shown = defaultdict[str, set[tuple[str, tuple[int, ...], bytes]]](set)  # by tenant: not erased
 
     @initialize(small=st.booleans())
     def start(self, small: bool) -> None:
@@ -60,36 +58,14 @@ class Fleet(RuleBasedStateMachine):
         stage=st.sampled_from(STAGES),
         tokens=st.lists(st.integers(0, 3), min_size=1, max_size=3),
         subject=st.sampled_from(SUBJECTS),
-        is_drafted=st.booleans(),
         session=st.sampled_from(SESSIONS),
     )
-    def finish(self, which, tenant, stage, tokens, subject, is_drafted, session=""):
+    def finish(self, which, tenant, stage, tokens, subject, session=""):
         tokens = tuple(token + 50 * (tenant == "globex") for token in tokens)
         of = session_hash(tenant, session) if session else b""
         finished = output(tokens, stage, tenant, subject, session=of)
-        self.replicas[which].finish(finished, len(tokens) if is_drafted else 0)
+        self.replicas[which].finish(finished)
         self.note_alive(tenant, stage, tokens, subject)
-
-    @rule(
-        which=replicas,
-        tenant=tenants,
-        stage=st.sampled_from(STAGES),
-        tokens=st.lists(st.integers(0, 3), min_size=2, max_size=3),
-        subject=st.sampled_from(SUBJECTS),
-        end=st.sampled_from(["later", "whole", "abandoned"]),
-    )
-    def write(self, which, tenant, stage, tokens, subject, end):
-        """Show the first token of an output, which then ends or does not."""
-        replica = self.replicas[which]
-        tokens = tuple(token + 50 * (tenant == "globex") for token in tokens)
-        written = replica.write(stage, tenant, subject)
-        written.send(tokens[:1])
-        self.shown[tenant].add((stage, tokens[:1], subject))
-        if end == "abandoned":
-            written.abandon()
-        elif end == "whole":
-            replica.end(written, output(tokens, stage, tenant, subject))
-            self.note_alive(tenant, stage, tokens, subject)
 
     @rule(which=replicas, tenant=tenants, session=st.sampled_from(SESSIONS[1:]))
     def move_session(self, which, tenant, session):
@@ -101,10 +77,6 @@ class Fleet(RuleBasedStateMachine):
     @rule(which=replicas)
     def send(self, which):
         self.replicas[which].pump()
-
-    @rule(which=replicas)
-    def send_counts(self, which):
-        self.replicas[which].pump(61.0)
 
     @rule(which=replicas)
     def learn(self, which):
@@ -139,13 +111,11 @@ class Fleet(RuleBasedStateMachine):
     @rule(which=replicas, tenant=tenants, stage=st.sampled_from(["a", "c"]))
     def forget_stage(self, which, tenant, stage):
         self.attempt(lambda: self.replicas[which].forget_stage(stage, tenant))
-        self.shown[tenant] = {one for one in self.shown[tenant] if one[0].split("/")[0] != stage}
         self.note_erased(tenant, lambda name, _: name == stage or name.startswith(f"{stage}/"))
 
     @rule(which=replicas, tenant=tenants, subject=st.sampled_from([b"ann", b"bob"]))
     def forget_subject(self, which, tenant, subject):
         self.attempt(lambda: self.replicas[which].forget_subject(subject, tenant))
-        self.shown[tenant] = {one for one in self.shown[tenant] if one[2] != subject}
         mine = {
             key[1:] for key, subjects in self.subjects.items() if key[0] == tenant and subject in subjects
         }
@@ -156,7 +126,6 @@ class Fleet(RuleBasedStateMachine):
     @rule(which=replicas, tenant=tenants)
     def forget_tenant(self, which, tenant):
         self.replicas[which].forget_tenant(tenant)
-        self.shown[tenant].clear()
         self.note_erased(tenant, lambda *_: True)
 
     def attempt(self, erase) -> None:
@@ -204,18 +173,12 @@ class Fleet(RuleBasedStateMachine):
             self.check_store(tenant)
 
     def check_store(self, tenant) -> None:
-        digests = {output(tokens, stage, tenant).digest for stage, tokens in self.erased[tenant]}
         subjects = {subject for key, names in self.subjects.items() if key[0] == tenant for subject in names}
         for batch in stored(self.replicas[0].log, tenant):
             for record in batch.records:
                 if isinstance(record, Output):
                     assert (record.stage.name, tuple(record.tokens.tolist())) not in self.erased[tenant]
                     assert record.subject in subjects | {b""}
-                elif isinstance(record, Count):
-                    assert record.digest not in digests
-                elif isinstance(record, Part) and record.tokens:
-                    one = "/".join(record.path), tuple(record.token_ids.tolist()), record.subject
-                    assert one in self.shown[tenant]
 
     @invariant()
     def tenants_never_mix(self):
@@ -236,7 +199,7 @@ def test_an_output_between_two_equal_erasures_is_erased_though_it_is_sent_late()
     fleet.start(small=False)
     fleet.forget_stage(which=0, tenant="globex", stage="a")
     fleet.join_anew(which=0)
-    fleet.finish(which=0, tenant="globex", stage="a", tokens=[0], subject=b"", is_drafted=False)
+    fleet.finish(which=0, tenant="globex", stage="a", tokens=[0], subject=b"")
     fleet.forget_stage(which=1, tenant="globex", stage="a")
     fleet.send(which=0)  # it has not read the second erasure
     fleet.join_anew(which=0)
@@ -247,7 +210,7 @@ def test_an_output_between_two_equal_erasures_is_erased_though_it_is_sent_late()
 def test_an_erased_output_leaves_the_session_that_it_belongs_to(has_moved: bool) -> None:
     fleet = Fleet()
     fleet.start(small=False)
-    said = {"stage": "a", "tokens": [1, 2], "subject": b"", "is_drafted": False, "session": "run"}
+    said = {"stage": "a", "tokens": [1, 2], "subject": b"", "session": "run"}
     fleet.finish(which=0, tenant="acme", **said)
     fleet.settle()
     if has_moved:

@@ -4,9 +4,7 @@ import threading
 
 import pytest
 
-from agentspec.corpus.batch import ForgetSubject
-from agentspec.corpus.erasure import Erasure
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch import ForgetSubject, Output
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import Replica, output, stored
 
@@ -65,7 +63,7 @@ def test_an_erasure_that_fails_is_repeated(store):
     replica = Replica(store)
     replica.finish(output([1], subject=b"ann"))
     replica.pump()
-    replica.keeper.repeat("acme", Erasure(ForgetSubject(b"ann")))
+    replica.keeper.repeat("acme", [ForgetSubject(b"ann")], 0)
     store.is_away = True
     replica.keeper.step()
     store.is_away = False

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from agentspec import Forest, StageKey
-from agentspec.corpus.batch import Batch, Count, ForgetSubject, encode
-from agentspec.corpus.output import Output
-from agentspec.corpus.snapshot_content import SnapshotContent
+from agentspec.corpus.batch import Batch, ForgetSubject, Output, encode
+from agentspec.corpus.snapshots import SnapshotContent
 from agentspec.corpus.sqlite_store import SqliteStore
 from agentspec.draft import Origin
 from agentspec.forest.sessions import session_hash
@@ -59,18 +58,13 @@ def test_own_outputs_are_not_learned_again(store):
     assert replica.learner.figures().num_outputs == 0
 
 
-def test_counts_add_uses_to_what_is_remembered(store):
+def test_every_repetition_is_learned(store):
     here, there = Replica(store, "a"), Replica(store, "b")
     for _ in range(4):
         here.finish(output([1, 2]))
         here.sync()
         there.sync()
-    here.pump(60.0)
-    there.learn()
     assert there.held() == {("plan", (1, 2)): 4}
-    put(there, batch_of(0, Count(b"?" * 16, ("plan",))))
-    there.learn()
-    assert there.learner.figures().num_unknown == 1
 
 
 def test_tenants_do_not_mix(store):
@@ -244,9 +238,7 @@ def test_an_engine_has_joined_once_all_that_the_store_held_is_learned(store):
 
 def test_a_joining_engine_learns_the_most_useful_within_its_budget(store):
     here = Replica(store, "a")
-    for number in range(6):
-        here.finish(output([number] * 10, uses=1 + number))
-    here.sync()
+    put(here, batch_of(0, *(output([number] * 10, uses=1 + number) for number in range(6))))
     assert here.keeper._writer.write("acme")
     joined = Replica(store, "b", learner={"join_bytes": 100})
     joined.learn()
@@ -274,20 +266,21 @@ def test_a_stage_is_forgotten_with_all_below_it(store):
     here, there = Replica(store, "a"), Replica(store, "b")
     for number, stage in enumerate(("a", "a/b", "ab", "c")):
         here.finish(output([number, 1], stage))
-        there.finish(output([number, 2], stage), 2)  # skipped: not remembered
+        there.finish(output([number, 2], stage))
     for replica in (here, there, here):
         replica.sync()
     here.forget_stage("a")
     for replica in (here, there):
         replica.learn()
-        assert {stage for stage, _ in replica.held()} <= {"ab", "c"}
-    assert there.held() == {("ab", (2, 1)): 1, ("c", (3, 1)): 1}  # what was skipped went with the rest
+        assert {stage for stage, _ in replica.held()} == {"ab", "c"}
+        assert replica.trees.evicted == []
+        assert replica.trees.models_forgotten == [("acme", ("a",))]
 
 
 def test_new_outputs_of_a_forgotten_stage_stay(store):
     here, there = Replica(store, "a"), Replica(store, "b")
     here.finish(output([1]))
-    here.finish(output([9], "act"), 1)
+    here.finish(output([9], "act"))
     here.sync()
     there.sync()
     here.forget_stage("plan")
@@ -348,11 +341,13 @@ def test_the_thread_learns_and_ends(store):
     assert "agentspec-learner" not in {thread.name for thread in threading.enumerate()}
 
 
-@pytest.mark.parametrize("queue_bytes", [1 << 20, 0], ids=["skipped", "dropped"])
-def test_a_tenant_is_erased_where_nothing_of_it_was_sent(store, queue_bytes):
-    here = Replica(store, "a", joined=(), publisher={"queue_bytes": queue_bytes})
+@pytest.mark.parametrize(
+    "publisher", [{"is_shared": lambda path: False}, {"queue_bytes": 0}], ids=["not shared", "dropped"]
+)
+def test_a_tenant_is_erased_where_nothing_of_it_was_sent(store, publisher):
+    here = Replica(store, "a", joined=(), publisher=publisher)
     for number in range(16):  # so many are counted together
-        here.finish(output([number]), num_accepted=1)
+        here.finish(output([number]))
     here.pump()
     store.erase(here.log.scope("acme"))
     here.learn()
@@ -360,10 +355,9 @@ def test_a_tenant_is_erased_where_nothing_of_it_was_sent(store, queue_bytes):
 
 
 def test_an_own_output_that_came_too_late_is_erased_from_a_snapshot_that_holds_it(store):
-    here, there = Replica(store, "a"), Replica(store, "b")
+    here, there = Replica(store, "a", memory_bytes=0), Replica(store, "b")
     here.learn()
-    here.finish(output([1], "a"), num_accepted=1)  # not remembered: the erasure begins anew
-    here.finish(output([1], "a"))
+    here.finish(output([1], "a"))  # not remembered: the erasure begins anew
     there.forget_stage("a")
     here.pump()  # behind the tombstone
     there.forget_stage("c")  # its snapshot merges the late output
@@ -380,8 +374,7 @@ def test_outputs_of_a_session_are_learned_as_such(store):
     run = session_hash("acme", "run")
     here.finish(output([1, 2], session=run))
     here.finish(output([3, 4]))
-    here.finish(output([1, 2], session=run))  # counted
-    here.pump(61.0)
+    here.pump()
     there.learn()
     assert there.trees.sessions == [(run, [1, 2])]
 
@@ -392,8 +385,8 @@ def test_an_engine_that_joins_learns_sessions_of_late(store):
     old, late = {"minute": 900, "session": run}, {"minute": 999, "session": run}
     other = session_hash("acme", "other")
     sent = [output([1], **late), output([2], **old), output([3], minute=998, session=other)]
-    again = [output([4], **old), output([4], **{**late, "session": other}), output([5], **old)]
-    merged.add(batch_of(0, *sent, *again, Count(output([5]).digest, ("plan",), 9)))
+    again = [output([4], **old), output([4], **{**late, "session": other}), output([5], uses=10, **old)]
+    merged.add(batch_of(0, *sent, *again))
     records = [record for batch in merged.batches() for record in batch.records]
     assert [(one.tokens.tolist(), one.session) for one in records] == [
         *(([5], b""), ([2], b"")),  # the most used first

@@ -11,12 +11,7 @@ TIMEOUT_S = 60.0
 
 def finished(*tokens: int, **more) -> FinishedOutput:
     one = output(tokens, **more)
-    return FinishedOutput(one.stage, one.tokens, one.subject, 60.0 * one.minute, 0)
-
-
-def part(*tokens: int, number: int = 0, begin: int = 0, **more) -> FinishedOutput:
-    one = finished(*tokens, **more)
-    return one._replace(number=number, begin=begin)
+    return FinishedOutput(one.stage, one.tokens, one.subject, 60.0 * one.minute)
 
 
 def test_outputs_leave_in_their_order():
@@ -107,29 +102,10 @@ def test_what_is_covered_is_withdrawn_and_the_rest_keeps_its_order():
     queue = OutputQueue(1 << 20)
     for number in range(6):
         queue.put(finished(number, subject=b"ann" if number % 2 == 0 else b""))
-    queue.put(part(8, subject=b"ann"))
-    queue.put(part(9))
     withdrawn = queue.withdraw(lambda _, subject: subject == b"ann")
     queue.put(finished(7))
-    assert [one.tokens.tolist() for one in withdrawn] == [[0], [2], [4]]  # parts are in no tree here
-    assert [list(one.token_ids) for one in queue.take()] == [[1], [3], [5], [9], [7]]
-
-
-def test_parts_that_are_dropped_leave_no_name():
-    queue = OutputQueue(1000)
-    for number in range(16):
-        queue.put(part(number, subject=b"ann"))
-    assert len(queue.take()) < 16
-    assert queue.num_dropped == 0
-    assert queue.take_dropped() == set()
-
-
-def test_parts_can_be_dropped_alone():
-    queue = OutputQueue(1 << 20)
-    for one in (finished(1), part(2), finished(3), part(4)):
-        queue.put(one)
-    queue.drop_parts()
-    assert [list(one.token_ids) for one in queue.take()] == [[1], [3]]
+    assert [one.tokens.tolist() for one in withdrawn] == [[0], [2], [4]]
+    assert [list(one.token_ids) for one in queue.take()] == [[1], [3], [5], [7]]
 
 
 def test_a_reader_waits_for_an_output():

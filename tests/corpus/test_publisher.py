@@ -5,15 +5,14 @@ import threading
 
 import pytest
 
-from agentspec.corpus.batch import Count, ForgetStage, ForgetSubject
+from agentspec.corpus.batch import Erased, ForgetStage, ForgetSubject, Output
 from agentspec.corpus.encryption import KeyRing
-from agentspec.corpus.erasure import PLACEHOLDER, Erasure
-from agentspec.corpus.output import Output
 from agentspec.corpus.store import Scope
 from tests.corpus.support.memory_store import MemoryStore
 from tests.corpus.support.replica import VOCABULARY, Replica, output, stored
 
 TIMEOUT_S = 60.0
+TENANTS = ("acme", "globex")
 
 
 @pytest.fixture
@@ -45,23 +44,19 @@ def test_tenants_have_batches_and_numbers_of_their_own(store):
         replica.publisher.publish(output([1, 2], tenant=tenant, stage="s" + tenant))
         replica.publisher.publish(output([3], tenant=tenant))
     replica.pump()
-    assert sent(replica, "acme") == [[1, 2], [3]]
+    assert sent(replica, "acme") == [[1, 2], [3]] * 2
     assert sent(replica, "globex") == [[1, 2], [3]]
     assert [batch.first for tenant in ("acme", "globex") for batch in stored(replica.log, tenant)] == [0, 0]
 
 
-def test_what_is_known_is_counted_and_what_is_drafted_is_skipped(store):
+def test_figures(store):
     replica = Replica(store)
-    for num_accepted in (0, 3, 3):
-        replica.publisher.publish(output([1, 2, 3]), num_accepted)
-    replica.publisher.publish(output([4, 5, 6]), 3)
+    for _ in range(3):  # repetitions are sent too
+        replica.publisher.publish(output([1, 2, 3]))
     replica.pump(1.0)
-    replica.pump(60.0)
-    (whole,), (count,) = [batch.records for batch in stored(replica.log, "acme")]
-    assert whole.tokens.tolist() == [1, 2, 3]
-    assert count == Count(whole.digest, ("plan",), 2)
+    assert sent(replica) == [[1, 2, 3]] * 3
     figures = replica.publisher.figures()
-    assert (figures.num_published, figures.num_duplicates, figures.num_skipped) == (1, 2, 1)
+    assert (figures.num_published, figures.num_skipped, figures.num_dropped) == (3, 0, 0)
     assert figures.num_bytes > 0
     assert figures.since_success_s == 0
 
@@ -114,14 +109,11 @@ def test_a_key_that_can_not_be_used_stops_its_tenant_alone(store, caplog):
 
 def test_what_is_left_is_sent_at_the_end(store):
     replica = Replica(store)
-    for _ in range(2):
-        replica.publisher.publish(output([1]))
-        replica.publisher.publish(output([2]))
+    for number in range(2):
+        replica.publisher.publish(output([number]))
         replica.publisher.pump()
     replica.publisher.close()
-    counts = [record for batch in stored(replica.log, "acme") for record in batch.records[-2:]]
-    assert {record.uses for record in counts if isinstance(record, Count)} == {1}
-    assert sent(replica) == [[1], [2]]
+    assert sent(replica) == [[0], [1]]
 
 
 def test_an_output_of_a_new_tenant_is_sent_at_the_end(store):
@@ -168,30 +160,21 @@ def test_an_erasure_takes_back_what_was_not_sent(store):
     replica.pump()
     queued = output([4], subject=b"ann")
     replica.publisher.publish(queued)
-    erasure = Erasure(ForgetSubject(b"ann"))
-    withdrawal = replica.publisher.withdraw("acme", erasure)
-    assert {one.digest for one in withdrawal.outputs} == {mine.digest, numbered.digest, queued.digest}
-    assert erasure.digests == {mine.digest, numbered.digest, queued.digest}
+    assert replica.publisher.withdraw("acme", ForgetSubject(b"ann")) == 3
+    taken = replica.memory.take("acme", ForgetSubject(b"ann")) or ()
+    assert [one.digest for one in taken] == [one.digest for one in (mine, numbered, queued)]
     store.is_away = False
     replica.pump(60.0)
-    assert stored(replica.log, "acme")[1].records[0] == PLACEHOLDER
-    assert withdrawal.next_number == 3
+    assert stored(replica.log, "acme")[1].records[0] == Erased()
     assert sent(replica) == [[1], [2]]
-
-
-def test_an_erasure_does_not_know_all_that_was_skipped(store):
-    replica = Replica(store)
-    replica.publisher.publish(output([1, 2]), 2)
-    replica.pump()
-    assert replica.publisher.withdraw("acme", Erasure(ForgetStage(("plan",)))).outputs is None
-    assert replica.publisher.withdraw("acme", Erasure(ForgetStage(("act",)))).outputs == []
 
 
 def test_an_erasure_does_not_know_all_that_was_dropped(store):
     replica = Replica(store, publisher={"queue_bytes": 0})
     for number in range(16):  # so many are counted together
         replica.publisher.publish(output([number], subject=b"ann"))
-    assert replica.publisher.withdraw("acme", Erasure(ForgetSubject(b"ann"))).outputs is None
+    replica.publisher.withdraw("acme", ForgetSubject(b"ann"))
+    assert replica.memory.take("acme", ForgetSubject(b"ann")) is None
 
 
 def test_nothing_from_before_its_erasure_is_sent_for_a_tenant(store):
@@ -212,13 +195,12 @@ def test_nothing_from_before_its_erasure_is_sent_for_a_tenant(store):
 def test_what_waits_for_a_store_that_is_away_since_the_start_is_bounded(store):
     replica = Replica(store, joined=(), publisher={"queue_bytes": 4000})
     for number in range(60):
-        replica.publisher.publish(output([number] * 10, tenant=("acme", "globex")[number % 3 == 0]))
+        replica.publisher.publish(output([number] * 10, tenant=TENANTS[number % 3 == 0]))
         replica.pump(0.01)
     num_dropped = replica.publisher.figures().num_dropped
     assert 10 < num_dropped < 60
-    for tenant in ("acme", "globex"):
-        assert replica.publisher.withdraw(tenant, Erasure(ForgetSubject(b"ann"))).outputs == []
-        assert replica.publisher.withdraw(tenant, Erasure(ForgetStage(("plan",)))).outputs is None
+    num_held = [len(replica.memory.take(tenant, ForgetStage(("plan",))) or ()) for tenant in TENANTS]
+    assert num_held == [40, 20]  # the trees hold what was dropped
     again = Replica(store, "b", joined=(), publisher={"queue_bytes": 4000})
     for number in range(60):
         again.publisher.publish(output([number] * 10))
@@ -227,9 +209,6 @@ def test_what_waits_for_a_store_that_is_away_since_the_start_is_bounded(store):
     again.pump()
     num_lost = again.publisher.figures().num_dropped
     assert sent(again) == [[number] * 10 for number in range(num_lost, 60)]
-    again.publisher.publish(output([0] * 10))  # dropped, so it is not known to others
-    again.pump()
-    assert sent(again)[-1] == [0] * 10
 
 
 def test_many_tenants_gather_for_longer(store):

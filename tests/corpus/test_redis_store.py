@@ -53,7 +53,7 @@ def test_a_server_that_is_away_is_an_error_without_its_password():
             lambda: store.read(SCOPE, START, 1),
             lambda: store.wait({SCOPE: START}, 60.0),
             lambda: store.end(SCOPE),
-            lambda: store.epoch(SCOPE),
+            lambda: store.marks(SCOPE),
             lambda: store.lease(SCOPE, "holder", 1.0),
             lambda: store.put_snapshot(SCOPE, 1, "1", [b"x"]),
             lambda: store.snapshot(SCOPE),
@@ -62,7 +62,7 @@ def test_a_server_that_is_away_is_an_error_without_its_password():
             lambda: store.drop_previous(SCOPE),
             lambda: store.settle(0.0),
             lambda: store.wrapped_key(SCOPE, b"x"),
-            lambda: store.tenants("tekken-v3"),
+            lambda: store.scopes(),
             lambda: store.stats(),
         ):
             with pytest.raises(CorpusError, match="can't be used now"):
@@ -122,7 +122,7 @@ def test_a_user_with_a_password_sees_its_keys_alone(tmp_path):
         with closing(RedisStore(f"redis://engine:secret@127.0.0.1:{port}")) as store:
             store.publish(SCOPE, b"x")
             store.wait({SCOPE: START}, 60.0)
-            assert store.tenants(SCOPE.vocabulary) == [SCOPE.tenant]
+            assert store.scopes() == [SCOPE]
             assert store.scopes() == list(store.stats()) == [SCOPE]
             assert store.put_snapshot(SCOPE, store.lease(SCOPE, "holder", 60.0), store.end(SCOPE), [b"x"])
             assert list(store.snapshot(SCOPE).parts) == [b"x"]
@@ -130,7 +130,7 @@ def test_a_user_with_a_password_sees_its_keys_alone(tmp_path):
             assert store.wrapped_key(SCOPE, b"key") == b"key"
             assert store.replace_key(SCOPE, b"key", b"other")
             store.erase(SCOPE)
-            assert store.epoch(SCOPE) > 0
+            assert store.marks(SCOPE).epoch > 0
             store.mark(SCOPE, 7)
             (problem,) = store.settle(60.0)
             assert "the server did not say what its files hold" in problem

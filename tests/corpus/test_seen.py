@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentspec.corpus.seen import SeenNumbers
+from agentspec.corpus.batch_log import SeenNumbers
 
 ADDS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 8)), max_size=30)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -299,17 +298,6 @@ def test_a_reader_makes_and_changes_nothing(folder):
         assert list(folder.glob("*.damaged-*")) == []
 
 
-def test_damage_inside_a_file_is_found(folder):
-    with closing(SqliteStore(folder)) as store:
-        for _ in range(30):
-            store.publish(SCOPE, bytes(10_000))
-    file = folder / "corpus.sqlite"
-    whole = file.read_bytes()
-    file.write_bytes(whole[:40_960] + b"\xff" * 8192 + whole[49_152:])
-    with closing(SqliteStore(folder, only_reads=True)) as reader:
-        assert reader.check_integrity() != []
-
-
 def test_a_deleted_file_is_begun_anew(folder):
     with closing(SqliteStore(folder)) as store, closing(SqliteStore(folder)) as other:
         store.publish(SCOPE, b"lost")
@@ -339,59 +327,3 @@ def test_a_file_in_the_place_of_a_folder_is_an_error(folder):
         folder.write_text("")
         with pytest.raises(CorpusError, match="File exists"):
             store.publish(SCOPE, b"x")
-
-
-def test_a_file_of_an_earlier_version_is_upgraded(folder):
-    with closing(SqliteStore(folder)) as store:
-        store.publish(SCOPE, b"kept")
-    with closing(sqlite3.connect(folder / "corpus.sqlite")) as file:
-        file.execute("alter table scopes drop column erasure")
-        file.execute("pragma user_version = 1")
-    with closing(SqliteStore(folder, only_reads=True)) as reader:
-        assert (batches(reader), reader.epoch(SCOPE)) == ([b"kept"], 0)
-    with closing(SqliteStore(folder)) as store:
-        store.publish(SCOPE, b"new", is_erasure=True)
-        assert batches(store) == [b"kept", b"new"]
-        assert store.marks(SCOPE).erasure > 0
-
-
-# ---- versions, places ----
-
-
-def test_a_newer_version_is_refused_and_stays_as_it_is(folder):
-    SqliteStore(folder).close()
-    with closing(sqlite3.connect(folder / "corpus.sqlite")) as file:
-        file.execute("pragma user_version = 3")
-    with pytest.raises(CorpusError, match="newer"):
-        SqliteStore(folder)
-    with closing(sqlite3.connect(folder / "corpus.sqlite")) as file:
-        assert file.execute("pragma user_version").fetchone() == (3,)
-
-
-def test_another_programs_file_stays_as_it_is(folder):
-    folder.mkdir()
-    with closing(sqlite3.connect(folder / "corpus.sqlite")) as file:
-        file.execute("create table theirs (a)")
-    before = (folder / "corpus.sqlite").read_bytes()
-    with pytest.raises(CorpusError, match="no corpus"):
-        SqliteStore(folder)
-    assert (folder / "corpus.sqlite").read_bytes() == before
-
-
-def test_a_file_is_no_folder(folder):
-    folder.write_text("")
-    with pytest.raises(ConfigError, match="folder"):
-        SqliteStore(folder)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_can_not_be_written_is_an_error(folder):
-    folder.mkdir(mode=0o500)
-    with pytest.raises(ConfigError, match="folder"):
-        SqliteStore(folder)
-
-
-@pytest.mark.parametrize("cursor", ["12-0", "x"])
-def test_a_cursor_of_another_store_is_refused(folder, cursor):
-    with closing(SqliteStore(folder)) as store, pytest.raises(CorpusError, match="cursor"):
-        store.read(SCOPE, cursor, ALL)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from agentspec.corpus.worker import Worker
+from agentspec.corpus.threads import Worker
 
 TIMEOUT_S = 60.0
 

@@ -611,23 +611,12 @@ def test_a_proposer_that_failed_has_not_told_what_drafts_are_worth(
 
 
 def test_outputs_that_were_learned_are_shared(make: Any) -> None:
-    prompt = [5, 6, 7]
-    expected = output_of(make, prompt)
-
-    class Oracle(OracleProposer):
-        source = Source.STAGE
-
-        def guess(self, request_id: str, max_tokens: int) -> Draft:
-            return replace(super().guess(request_id, max_tokens), source=self.source)
-
-    for source, num_shared in ((Source.STAGE, 8), (Source.REQUEST, 0)):
-        engine, sharing = make(Oracle({tuple(prompt): expected}, is_tree=False, wrong=0)), Sharing()
-        engine.decoder._proposer.source = source
-        engine.decoder.sharing = sharing
-        engine.submit(request("r", prompt, subject=b"ann", session="run"))
-        engine.run()
-        assert sharing.shared == [(expected, b"ann", num_shared)]
-        assert sharing.sessions == ["run"]
+    engine, sharing = make(RecordingProposer()), Sharing()
+    engine.decoder.sharing = sharing
+    engine.submit(request("r", [5, 6, 7], subject=b"ann", session="run"))
+    engine.run()
+    assert sharing.shared == [(engine.output("r"), b"ann")]
+    assert sharing.sessions == ["run"]
 
 
 @pytest.mark.parametrize("subject", [b"", b"ann"])
@@ -640,32 +629,6 @@ def test_the_proposer_knows_which_outputs_are_personal(make: Any, subject: bytes
     assert settings["is_personal"] == bool(subject)
 
 
-def test_other_engines_see_an_output_while_it_is_written(make: Any) -> None:
-    engine, sharing = make(RecordingProposer()), Sharing()
-    engine.decoder.sharing = sharing
-    engine.submit(request("r", [5, 6, 7]))
-    engine.run()
-    output = engine.output("r")
-    [shown] = sharing.shown
-    assert shown.tokens == [output[:end] for end in range(1, len(output))]
-    assert sharing.ended == [shown]
-    assert not shown.is_abandoned
-
-
-def test_an_output_that_breaks_off_is_abandoned(make: Any) -> None:
-    engine, sharing = make(RecordingProposer()), Sharing()
-    engine.decoder.sharing = sharing
-    live = engine.submit(request("r", [5, 6, 7]))
-    for _ in range(3):
-        engine.decoder.step()
-    live.is_cancelled = True
-    engine.run()
-    [shown] = sharing.shown
-    assert shown.tokens
-    assert shown.is_abandoned
-    assert sharing.shared == []
-
-
 def test_outputs_that_were_not_learned_are_not_shared(make: Any) -> None:
     engine, sharing = make(RecordingProposer()), Sharing()
     engine.decoder.sharing = sharing
@@ -675,7 +638,6 @@ def test_outputs_that_were_not_learned_are_not_shared(make: Any) -> None:
     live.is_cancelled = True
     engine.run()
     assert sharing.shared == []
-    assert len(sharing.shown) <= 1  # of the one that broke off
 
 
 def test_an_output_that_the_proposer_lost_is_not_shared(make: Any) -> None:

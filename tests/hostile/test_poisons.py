@@ -82,8 +82,7 @@ def test_a_foreign_value(
         for replica in (writer, running, late):
             replica.keeper.step()
 
-        for action in ("stats", "verify"):
-            assert corpus(action, location) in (0, 1)
+        assert corpus("stats", location) in (0, 1)
         assert corpus("forget", location, "--tenant", "globex", "--stage", "plan", "--yes") == 0
         assert corpus("forget", location, "--tenant", "acme", "--yes") == 0
         for replica in (running, late):

@@ -25,10 +25,9 @@ def test_arguments_are_the_clusters_and_the_engines():
 
 
 def test_stages_of_the_corpus_are_a_text_or_a_mapping():
-    for given in ("support=host,support/billing=none", {"support": "host", "support/billing": "none"}):
-        _, _, settings = read(corpus="redis://store", corpus_stages=given, corpus_host="/srv/here")
-        assert settings.engine.corpus_stages == {"support": "host", "support/billing": "none"}
-        assert settings.engine.corpus_host == "/srv/here"
+    for given in ("support=none,support/billing=fleet", {"support": "none", "support/billing": "fleet"}):
+        _, _, settings = read(corpus="redis://store", corpus_stages=given)
+        assert settings.engine.corpus_stages == {"support": "none", "support/billing": "fleet"}
 
 
 def test_a_file_is_read_where_the_application_is_built(tmp_path):

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentspec.corpus.batch import Output
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
 from agentspec.corpus.store import open_store
 from agentspec.errors import ConfigError
@@ -52,14 +52,12 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Output, int]]:
+def published(monkeypatch: pytest.MonkeyPatch) -> list[Output]:
     """Return the list of what is published from now on."""
-    seen: list[tuple[Output, int]] = []
+    seen: list[Output] = []
 
     def put(_: OutputQueue, entry: Entry) -> None:
-        finished = FinishedOutput(*entry)
-        if not finished.is_part:
-            seen.append((finished.output, finished.num_accepted_from_shared))
+        seen.append(FinishedOutput(*entry).output)
 
     monkeypatch.setattr(OutputQueue, "put", put)
     return seen
@@ -90,14 +88,12 @@ def test_the_corpus_gets_what_the_trees_learned(start, published):
         run(engine, "r3", learn=0)
         run(engine, "r4", max_draft=0)
         assert tokens_of(drafter, STAGE) == 3 * len(TEXT)
-    outputs = [output for output, _ in published]
-    assert [output.tokens.tolist() for output in outputs] == [TEXT] * 4
-    assert [output.stage for output in outputs] == [adapted(STAGE, one) for one in (None, None, "red", None)]
-    assert [output.subject for output in outputs] == [b"", subject_hash("acme", "ann"), b"", b""]
-    assert [output.session for output in outputs] == [b"", session_hash("acme", "run"), b"", b""]
-    num_shared = [num for _, num in published]
-    assert num_shared[1] > 0.6 * len(TEXT)
-    assert [num_shared[0], *num_shared[2:]] == [0, 0, 0]
+    assert [output.tokens.tolist() for output in published] == [TEXT] * 4
+    assert [output.stage for output in published] == [
+        adapted(STAGE, one) for one in (None, None, "red", None)
+    ]
+    assert [output.subject for output in published] == [b"", subject_hash("acme", "ann"), b"", b""]
+    assert [output.session for output in published] == [b"", session_hash("acme", "run"), b"", b""]
 
 
 def test_a_shared_model_learns_nothing_of_a_person(start):
@@ -122,7 +118,7 @@ def test_after_a_gap_nothing_is_learned_or_shared(start, published):
         engine.run("r0")
         engine.step([])
         assert tokens_of(drafter, STAGE) == 3
-    assert [output.tokens.tolist() for output, _ in published] == [TEXT[:3]]
+    assert [output.tokens.tolist() for output in published] == [TEXT[:3]]
 
 
 def test_an_output_that_ends_before_its_prediction_is_read_is_not_shared(start, published):
@@ -143,7 +139,7 @@ def test_past_outputs_are_shared(start, published):
         commands.run("warm", json.dumps({"tenant": "acme", "outputs": outputs}), "job")
         wait_for(lambda: json.loads(commands.run("job", "{}", "job")).get("num_outputs") == 1)
         commands.close()
-    ((output, _),) = published
+    (output,) = published
     assert output.stage == STAGE
     assert bytes(output.tokens.tolist()) == b"SELECT 1"
 
@@ -192,12 +188,16 @@ def test_settings(tmp_path):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"corpus_snapshots": "s3://bucket"}, "corpus_snapshots has no effect without corpus"),
-        ({"corpus": "here", "corpus_snapshots": 3}, "corpus_snapshots: must be a valid string, not 3"),
-        ({"corpus_host": "here"}, "corpus_host has no effect without corpus"),
-        ({"corpus": "redis://store", "corpus_host": 3}, "corpus_host: must be a valid string, not 3"),
-        ({"corpus": "redis://store", "corpus_host": "here"}, "no stage has the reach host"),
-        ({"corpus": "here", "corpus_snapshots": "ftp://host/x"}, "'ftp://host/x' is no place for snapshots"),
+        ({"corpus_stages": {"a": "none"}}, "corpus_stages has no effect without corpus"),
+        (
+            {"corpus": "here", "corpus_stages": {"a": "host"}},
+            "corpus_stages.a: must be 'none' or 'fleet', not 'host'",
+        ),
+        (
+            {"corpus": "here", "corpus_snapshots": "s3://b"},
+            "'corpus_snapshots' was removed: snapshots are in",
+        ),
+        ({"corpus": "redis://store", "corpus_host": "here"}, "'corpus_host' was removed: set"),
     ],
 )
 def test_a_place_that_is_none(given, said):
@@ -205,25 +205,9 @@ def test_a_place_that_is_none(given, said):
         PluginSettings.of(given)
 
 
-def test_the_place_of_snapshots_reaches_the_corpus(tmp_path):
-    objects = tmp_path / "objects"
-    _, drafter = v1(vllm_config(corpus=str(tmp_path / "corpus"), corpus_snapshots=objects.as_uri()))
-    drafter.texts.__dict__["vocabulary"] = "test"
-    drafter.open_corpus()
-    drafter.close()
-    assert objects.is_dir()
-
-
-def test_a_corpus_of_the_host_needs_another_one_elsewhere(tmp_path):
-    given = {"corpus_stages": {"sql/write": "host"}, "corpus_host": str(tmp_path / "here")}
-    with pytest.raises(ConfigError, match="on this machine already"):
-        PluginSettings.of({"corpus": str(tmp_path / "fleet"), **given})
-
-
-def test_stages_of_the_host_have_a_corpus_of_their_own(tmp_path):
+def test_stages_that_are_not_shared_are_not_in_the_store(tmp_path):
     """Also those without a workflow, which have another path here."""
-    here = tmp_path / "here"
-    stages = {"corpus_stages": {"sql": "host", "plan": "host"}, "corpus_host": str(here)}
+    stages = {"corpus_stages": {"sql": "none", "plan": "none"}}
     paths = [adapted(StageKey.parse(name, "acme"), None) for name in ("sql/write", "plan", "open")]
     with running(tmp_path) as port:
         _, drafter = v1(vllm_config(corpus=f"redis://127.0.0.1:{port}/0", **stages))
@@ -233,7 +217,6 @@ def test_stages_of_the_host_have_a_corpus_of_their_own(tmp_path):
             drafter.corpus.share(stage, np.array([1, 2], np.int32))
         drafter.close()
         assert stored_stages(f"redis://127.0.0.1:{port}/0") == {paths[2]}
-    assert stored_stages(str(here)) == {paths[0], paths[1]}
 
 
 def stored_stages(place: str) -> set[StageKey]:

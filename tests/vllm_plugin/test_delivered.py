@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from agentspec.corpus.batch import Output
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.output import Output
 from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
 from agentspec.corpus.store import open_store
 from agentspec.stages import StageKey
@@ -79,7 +78,6 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
         drafter.texts.__dict__["vocabulary"] = "test"
         drafter.texts.pieces = lambda params, prompt, token_ids: map(piece_of, token_ids)
         drafter.open_corpus()
-        drafter._clock = itertools.count().__next__  # each step may show something
         try:
             yield engine, drafter
         finally:
@@ -130,12 +128,8 @@ def test_what_was_delivered(start, entries, name):
 
 
 def check_shared(entries: list[FinishedOutput], case: Case) -> None:
-    whole = [one.output.tokens.tolist() for one in entries if not one.is_part]
-    assert whole == [TEXT[: case.num_whole]] * (case.num_whole > 0)
-    if not whole:  # nothing was shown, or it was withdrawn
-        assert not entries or not len(entries[-1].token_ids)
-    if case.options.get("stop"):
-        assert not [one for one in entries if one.is_part]
+    found = [one.output.tokens.tolist() for one in entries]
+    assert found == [TEXT[: case.num_whole]] * (case.num_whole > 0)
 
 
 def check_figures(drafter: ForestDrafter, stage: StageKey, case: Case) -> None:
@@ -162,7 +156,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_what_a_store_holds(start, place):
-    subject = subject_hash("acme", "ann").hex()  # with it, no output is left out
+    subject = subject_hash("acme", "ann").hex()
     stages = [StageKey("acme", ("sql", f"s{number}")) for number in range(len(CASES))]
     with start(place) as (engine, drafter):
         for stage, case in zip(stages, CASES.values(), strict=True):
@@ -232,7 +226,7 @@ def test_a_call_is_delivered_as_a_whole(start, entries, name):
             one.num_whole for one in parts
         ]
         assert not drafter._endings._calls
-    whole = [len(one.token_ids) for one in entries if not one.is_part]
+    whole = [len(one.token_ids) for one in entries]
     assert sorted(whole) == sorted(one.num_whole for one in parts if one.num_whole)
 
 
@@ -249,7 +243,7 @@ def test_a_request_that_could_not_be_started_holds_no_other_up(start, entries, m
         engine.step([])
         drafter.settle()
         assert not drafter._endings._calls
-    assert not [one for one in entries if not one.is_part]  # how the other one ended is not known
+    assert not entries  # how the other one ended is not known
 
 
 def test_an_id_that_is_used_again_at_once(start, entries):

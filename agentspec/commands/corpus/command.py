@@ -7,43 +7,40 @@ import os
 from pathlib import Path
 
 PLACE_VARIABLE = "AGENTSPEC_ENGINE__CORPUS"  # the variables of `agentspec serve`
-SNAPSHOTS_VARIABLE = "AGENTSPEC_ENGINE__CORPUS_SNAPSHOTS"
 EXAMPLES = """\
 examples:
   agentspec corpus stats --corpus /var/lib/agentspec/corpus
   agentspec corpus stats --corpus redis://redis:6379/0 --tenant acme --json
-  agentspec corpus export acme.corpus --corpus /var/lib/agentspec/corpus --tenant acme
-  agentspec corpus import acme.corpus --corpus redis://redis:6379/0
+  agentspec corpus export acme --corpus /var/lib/agentspec/corpus --tenant acme
+  agentspec corpus import acme --corpus redis://redis:6379/0
   agentspec corpus forget --corpus redis://redis:6379/0 --tenant acme --subject jane@example.org
-  agentspec corpus verify --corpus redis://redis:6379/0
 
 PLACE is that of `agentspec serve --corpus`: a folder, redis://USER:PASSWORD@HOST:PORT/DB, or rediss:// for
 TLS. Keep a URL with a password in $AGENTSPEC_ENGINE__CORPUS. Encrypted outputs need the operator's key in
 $AGENTSPEC_CORPUS_KEY; to forget a whole tenant needs none. No engine needs to run. The exit status is 1 if
-the command failed, or if `verify` found damage, and 3 if `forget` erased all, but a crash of the store may
-bring it back.
+the command failed, and 3 if `forget` erased all, but a crash of the store may bring it back.
 """
 ACTIONS = {
     "stats": (
         "sizes, ages and limits by tenant and stage",
         """\
-Show what a corpus holds of each tenant and stage. Changes nothing. A stage's MiB are its share of log and
-snapshot as they are stored.
+Show what a corpus holds of each tenant and stage, and how many of its batches are damaged: engines ignore
+these. Reads all of it and changes nothing.
 """,
     ),
     "export": (
-        "write outputs to a file",
+        "copy outputs to a new folder",
         """\
-Write outputs, each once with the number of its uses, to a new file. Changes nothing in the corpus. Outputs
-that are encrypted in the corpus are encrypted in the file, for the same operator's key. An erasure does not
-reach the file: delete it when it is no longer needed.
+Copy outputs, each once, to a new folder, which is a corpus of its own. Changes nothing in the corpus. Outputs
+that are encrypted in the corpus are encrypted in the folder, for the same operator's key. An erasure does not
+reach the folder: delete it when it is no longer needed.
 """,
     ),
     "import": (
-        "publish the outputs of a file to the engines of a corpus",
+        "publish the outputs of an export to the engines of a corpus",
         """\
-Publish the outputs of an exported file. The whole file is checked first: if it is damaged, of a newer version
-or of another tokenizer, nothing is published. Their ages are as on the day of the export.
+Publish the outputs of an exported folder. All of it is checked first: if it is damaged, or of another
+tokenizer, nothing is published.
 """,
     ),
     "forget": (
@@ -52,13 +49,6 @@ or of another tokenizer, nothing is published. Their ages are as on the day of t
 Erase outputs in the store, and in the trees of all engines that share it as soon as they read it. Without
 --stage and --subject all of the tenant is erased, and its data key. A Redis server is then asked to write its
 dump and its append-only file anew: until it has, they hold what was erased.
-""",
-    ),
-    "verify": (
-        "read everything and report damage",
-        """\
-Read all of a corpus: the store's file, checksums, encryption, records, snapshots, and gaps between sequence
-numbers. Changes nothing. The exit status is 1 if something is damaged. Gaps are no damage.
 """,
     ),
 }
@@ -73,19 +63,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action = actions.add_parser(name, help=text, description=description)
         action.set_defaults(run=run, action=name)
         if name in ("export", "import"):
-            action.add_argument("file", type=Path, metavar="FILE", help="of exported outputs")
+            action.add_argument("folder", type=Path, metavar="FOLDER", help="of exported outputs")
         _add_selection(action, name)
         action.add_argument(
             "--corpus",
             default=os.environ.get(PLACE_VARIABLE),
             metavar="PLACE",
             help=f"a folder, redis://... or rediss://...; also ${PLACE_VARIABLE}",
-        )
-        action.add_argument(
-            "--corpus-snapshots",
-            default=os.environ.get(SNAPSHOTS_VARIABLE),
-            metavar="URL",
-            help=f"the object store of its snapshots, as for `agentspec serve`; also ${SNAPSHOTS_VARIABLE}",
         )
         action.add_argument("--json", action="store_true", help="print one JSON object")
         if name == "forget":
@@ -117,13 +101,12 @@ def _add_selection(action: argparse.ArgumentParser, name: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run an action of ``agentspec corpus``."""
-    from agentspec.commands.corpus import forget, stats, transfer, verify
+    from agentspec.commands.corpus import forget, stats, transfer
 
     actions = {
         "stats": stats.run,
         "export": transfer.run_export,
         "import": transfer.run_import,
         "forget": forget.run,
-        "verify": verify.run,
     }
     return actions[args.action](args)

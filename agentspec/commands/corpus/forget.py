@@ -13,15 +13,24 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.text import Text
 
-from agentspec.commands.corpus import names
-from agentspec.commands.corpus.place import Place, num_bytes, progress, retention_of
+from agentspec.commands.corpus.place import (
+    Place,
+    contents,
+    known_scopes,
+    progress,
+    retention_of,
+    stage_paths,
+)
 from agentspec.commands.corpus.text import counted, size
-from agentspec.corpus.batch import ORIGIN_BYTES, Batch, ForgetStage, ForgetSubject
-from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.encryption import KeyRing
-from agentspec.corpus.erasure import Tombstone
-from agentspec.corpus.inventory import Inventory
-from agentspec.corpus.snapshots import SNAPSHOT_BYTES, SnapshotWriter
+from agentspec.corpus.batch import (
+    ORIGIN_BYTES,
+    Batch,
+    ForgetStage,
+    ForgetSubject,
+    Tombstone,
+    is_covered,
+)
+from agentspec.corpus.snapshots import SnapshotWriter
 from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats
 from agentspec.errors import ConfigError, LostBatchesError
 from agentspec.stages import check_tenant
@@ -40,15 +49,13 @@ class Covered:
         num_outputs: outputs, equal ones once; None if the whole tenant is erased, since that reads nothing.
         num_tokens: their tokens.
         num_bytes: of log and snapshot, of the whole tenant.
-        num_unreadable: batches and other values that can't be used, whatever they hold. They are removed.
-        snapshot_bytes: of the tokens in the snapshot: the next one has room for them, too.
+        num_damaged: batches and other values that can't be used, whatever they hold. They are removed.
     """
 
     num_outputs: int | None
     num_tokens: int | None
     num_bytes: int
-    num_unreadable: int = 0
-    snapshot_bytes: int = 0
+    num_damaged: int = 0
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         1 if the operator declines, or if batches were removed that could not be read; ``NOT_SETTLED`` if a
         crash of the store may bring back what was erased.
     """
-    place, tombstones = Place(args.corpus, args.corpus_snapshots), _tombstones(args)
+    place, tombstones = Place(args.corpus), _tombstones(args)
     with place.reading() as store:
         stats = store.stats()
         scopes = _scopes(args, store.scopes(), place.shown)
@@ -72,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     with place.writing(retention) as store:
         for scope in scopes:
             if tombstones:
-                lost += _erase(place, store, scope, tombstones, covered[scope], retention)
+                lost += _erase(place, store, scope, tombstones, retention)
             else:
                 store.erase(scope)
         unsettled = store.settle(_SETTLE_S)
@@ -88,7 +95,7 @@ def _tombstones(args: argparse.Namespace) -> list[Tombstone]:
     if args.stage is not None and args.subject is not None:
         raise ConfigError("name --stage or --subject, not both: each erases everywhere in the tenant")
     if args.stage is not None:
-        return [ForgetStage(path) for path in names.stage_paths(args.stage)]
+        return [ForgetStage(path) for path in stage_paths(args.stage)]
     if args.subject is None:
         return []
     if not args.subject:
@@ -98,7 +105,7 @@ def _tombstones(args: argparse.Namespace) -> list[Tombstone]:
 
 def _scopes(args: argparse.Namespace, known: Sequence[Scope], shown: str) -> list[Scope]:
     extra = [] if args.vocabulary is None else [Scope(args.vocabulary, args.tenant)]
-    return names.known(args.tenant, list({*known, *extra}), shown)
+    return known_scopes(args.tenant, {*known, *extra}, shown)
 
 
 def _covered(
@@ -107,21 +114,17 @@ def _covered(
     stats: Mapping[Scope, ScopeStats | None],
     tombstones: Sequence[Tombstone],
 ) -> dict[Scope, Covered]:
-    sizes = {scope: num_bytes([one] if one else []) for scope, one in stats.items()}
+    sizes = {scope: one.num_bytes + one.num_snapshot_bytes if one else 0 for scope, one in stats.items()}
     if not tombstones:
-        return {scope: Covered(None, None, sizes[scope]) for scope in stats}
+        return {scope: Covered(None, None, size) for scope, size in sizes.items()}
     found = {}
-    with progress("reading", sum(sizes.values())) as advance:
-        for scope in stats:
-            inventory = Inventory.of(place.contents(store, scope, advance))
-            outputs = [held for tombstone in tombstones for held in inventory.covered(tombstone)]
-            found[scope] = Covered(
-                len(outputs),
-                sum(held.num_tokens for held in outputs),
-                sizes[scope],
-                inventory.num_unreadable,
-                _TOKEN_BYTES * sum(held.num_tokens for held in inventory if held.is_in_snapshot),
-            )
+    with progress("reading", len(sizes)) as advance:
+        for scope, num_bytes in sizes.items():
+            held = contents(place.log(store, scope), scope.tenant)
+            outputs = [one for one in held.outputs if any(is_covered(one, by) for by in tombstones)]
+            num_tokens = sum(len(one.tokens) for one in outputs)
+            found[scope] = Covered(len(outputs), num_tokens, num_bytes, held.num_damaged)
+            advance(1)
     return found
 
 
@@ -130,7 +133,6 @@ def _erase(
     store: CorpusStore,
     scope: Scope,
     tombstones: Sequence[Tombstone],
-    covered: Covered,
     retention: Retention,
 ) -> list[str]:
     """Erase as an engine would: the log carries it to all engines.
@@ -141,14 +143,8 @@ def _erase(
     Raises:
         CorpusError: repeat it.
     """
-    is_encrypted = store.wrapped_key(scope) is not None
-    keys = KeyRing(store, place.operator) if place.operator and is_encrypted else None
-    writer = SnapshotWriter(
-        BatchLog(store, scope.vocabulary, keys),
-        f"command:{os.urandom(8).hex()}",
-        most_bytes=max(SNAPSHOT_BYTES, covered.snapshot_bytes),
-        most_age_s=retention.most_age_s,
-    )
+    holder = f"command:{os.urandom(8).hex()}"
+    writer = SnapshotWriter(place.log(store, scope), holder, most_age_s=retention.most_age_s)
     lost = []
     for tombstone in tombstones:
         try:
@@ -194,9 +190,9 @@ def _report(
         print(json.dumps({**found, "is_settled": not unsettled, "unsettled": unsettled}, indent=2))
     else:
         print(f"erased {what}; engines that run forget the same as soon as they read the store")
-    num_unreadable = sum(one.num_unreadable for one in covered.values())
-    if num_unreadable and not lost:
-        print(f"{counted(num_unreadable, 'value')} that no engine can use went with it", file=sys.stderr)
+    num_damaged = sum(one.num_damaged for one in covered.values())
+    if num_damaged and not lost:
+        print(f"{counted(num_damaged, 'value')} that no engine can use went with it", file=sys.stderr)
     for line in lost:
         print(f"error: {line}", file=sys.stderr)
     for line in unsettled:

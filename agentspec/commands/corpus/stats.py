@@ -6,29 +6,27 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from agentspec.commands.corpus import names
-from agentspec.commands.corpus.place import Place, num_bytes, progress
+from agentspec.commands.corpus.place import Contents, Place, contents, known_scopes, progress, stage_name
 from agentspec.commands.corpus.text import counted, cut, duration, owner, size, table
-from agentspec.corpus.inventory import HeldOutput, Inventory
+from agentspec.corpus.batch import Output
 from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats
 from agentspec.errors import ConfigError, CorpusError
 
-COLUMNS = ("stage", "outputs", "uses", "tokens", "MiB", "oldest", "newest")
-_MIB = 1 << 20
+COLUMNS = ("stage", "outputs", "uses", "tokens", "oldest", "newest")
 _VOCABULARY_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class StageFigures:
-    """A stage's distinct outputs. ``num_bytes`` is their share of log and snapshot; ages are in seconds."""
+    """A stage's distinct outputs. Ages are in seconds."""
 
     stage: str
     num_outputs: int
     num_uses: int
     num_tokens: int
-    num_bytes: int
     oldest_s: float
     newest_s: float
 
@@ -45,31 +43,31 @@ class ScopeFigures:
     num_log_bytes: int
     num_log_batches: int
     log_age_s: float | None
-    num_origins: int
     num_snapshot_bytes: int
     snapshot_age_s: float | None
     erasure_age_s: float | None  # of the last one of the whole
     num_tombstones: int
-    num_unreadable: int
+    num_damaged: int
     retention: Retention | None
     stages: list[StageFigures]
 
 
 def run(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus stats``."""
-    place = Place(args.corpus, args.corpus_snapshots)
+    place = Place(args.corpus)
     with place.reading() as store:
         stats = store.stats()
-        scopes = names.known(args.tenant, list(stats), place.shown)
+        scopes = known_scopes(args.tenant, stats, place.shown)
         figures: list[ScopeFigures] = []
         failures: list[str] = []
-        with progress("reading", num_bytes(stats[scope] for scope in scopes)) as advance:
+        with progress("reading", len(scopes)) as advance:
             for scope in scopes:
                 try:
-                    inventory = Inventory.of(place.contents(store, scope, advance))
-                    figures.append(_figures(store, scope, stats[scope], inventory))
+                    held = contents(place.log(store, scope), scope.tenant)
+                    figures.append(_figures(store, scope, stats[scope], held))
                 except (ConfigError, CorpusError) as error:  # of one tenant, e.g. its key
                     failures.append(str(error))
+                advance(1)
         num_foreign = store.num_foreign
     if args.json:
         found = {"corpus": place.shown, "scopes": [asdict(one) for one in figures]}
@@ -83,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(failures))
 
 
-def _figures(store: CorpusStore, scope: Scope, stats: ScopeStats, inventory: Inventory) -> ScopeFigures:
-    stages = _stages(inventory)
+def _figures(store: CorpusStore, scope: Scope, stats: ScopeStats, held: Contents) -> ScopeFigures:
+    stages = _stages(held.outputs)
     return ScopeFigures(
         tenant=scope.tenant,
         vocabulary=scope.vocabulary,
@@ -94,39 +92,33 @@ def _figures(store: CorpusStore, scope: Scope, stats: ScopeStats, inventory: Inv
         num_log_bytes=stats.num_bytes,
         num_log_batches=stats.num_entries,
         log_age_s=_age_s(stats.oldest_minute) if stats.num_entries else None,
-        num_origins=len(inventory.origins),
         num_snapshot_bytes=stats.num_snapshot_bytes,
         snapshot_age_s=_age_s(stats.snapshot_minute) if stats.num_snapshot_bytes else None,
-        erasure_age_s=_age_s(epoch // 60) if (epoch := store.epoch(scope)) else None,
-        num_tombstones=inventory.num_tombstones,
-        num_unreadable=inventory.num_unreadable,
+        erasure_age_s=_age_s(epoch // 60) if (epoch := store.marks(scope).epoch) else None,
+        num_tombstones=held.outputs.num_tombstones,
+        num_damaged=held.num_damaged,
         retention=stats.retention,
         stages=stages,
     )
 
 
-def _stages(inventory: Inventory) -> list[StageFigures]:
+def _stages(outputs: Iterable[Output]) -> list[StageFigures]:
     """Return the stages with outputs, the largest first."""
-    by_stage: dict[str, list[HeldOutput]] = {}
-    sizes: dict[str, int] = {}
-    for held in inventory:
-        by_stage.setdefault(names.stage_name(held.path), []).append(held)
-    for path, stored_bytes in inventory.bytes_by_path.items():
-        name = names.stage_name(path)
-        sizes[name] = sizes.get(name, 0) + stored_bytes
+    by_stage: dict[str, list[Output]] = {}
+    for output in outputs:
+        by_stage.setdefault(stage_name(output.stage.path), []).append(output)
     stages = [
         StageFigures(
             name,
-            len(outputs),
-            sum(held.uses for held in outputs),
-            sum(held.num_tokens for held in outputs),
-            sizes[name],
-            _age_s(min(held.minute for held in outputs)),
-            _age_s(max(held.minute for held in outputs)),
+            len(of_stage),
+            sum(output.uses for output in of_stage),
+            sum(len(output.tokens) for output in of_stage),
+            _age_s(min(output.minute for output in of_stage)),
+            _age_s(max(output.minute for output in of_stage)),
         )
-        for name, outputs in by_stage.items()
+        for name, of_stage in by_stage.items()
     ]
-    return sorted(stages, key=lambda stage: (-stage.num_bytes, stage.stage))
+    return sorted(stages, key=lambda stage: (-stage.num_tokens, stage.stage))
 
 
 def _age_s(minute: int) -> float:
@@ -149,8 +141,8 @@ def _shown(figures: ScopeFigures) -> str:
         erasures.append(f"stages or persons {counted(figures.num_tombstones, 'time')}")
     if erasures:
         lines.append(f"  erased    {', '.join(erasures)}")
-    if figures.num_unreadable:
-        lines.append(f"  damaged   {counted(figures.num_unreadable, 'batch', 'batches')}: see `verify`")
+    if figures.num_damaged:
+        lines.append(f"  damaged   {counted(figures.num_damaged, 'batch', 'batches')}, which engines ignore")
     if figures.stages:
         lines += ["", table(COLUMNS, [_row(stage) for stage in figures.stages])]
     return "\n".join(lines)
@@ -159,10 +151,8 @@ def _shown(figures: ScopeFigures) -> str:
 def _log(figures: ScopeFigures) -> str:
     if figures.log_age_s is None:
         return "empty"
-    return (
-        f"{size(figures.num_log_bytes)} in {counted(figures.num_log_batches, 'batch', 'batches')} of "
-        f"{counted(figures.num_origins, 'engine')}, the oldest of {duration(figures.log_age_s)} ago"
-    )
+    batches = counted(figures.num_log_batches, "batch", "batches")
+    return f"{size(figures.num_log_bytes)} in {batches}, the oldest of {duration(figures.log_age_s)} ago"
 
 
 def _snapshot(figures: ScopeFigures) -> str:
@@ -183,7 +173,6 @@ def _row(stage: StageFigures) -> tuple[str, ...]:
         f"{stage.num_outputs:,}",
         f"{stage.num_uses:,}",
         f"{stage.num_tokens:,}",
-        f"{stage.num_bytes / _MIB:.1f}",
         duration(stage.oldest_s),
         duration(stage.newest_s),
     )

@@ -1,91 +1,154 @@
-"""``agentspec corpus export`` and ``import``."""
+"""``agentspec corpus export`` and ``import``: copies outputs into a folder of their own, and back."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-import time
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from agentspec.commands.corpus import names
-from agentspec.commands.corpus.place import Place, num_bytes, progress, retention_of
+from agentspec.commands.corpus.place import (
+    Place,
+    StagePath,
+    contents,
+    known_scopes,
+    progress,
+    retention_of,
+    stage_paths,
+)
 from agentspec.commands.corpus.text import counted, size
-from agentspec.corpus.encryption import OperatorKey, new_key
-from agentspec.corpus.export_file import Totals, reading, writing
-from agentspec.corpus.inventory import Inventory, Path
-from agentspec.corpus.store import Scope, ScopeStats
-from agentspec.corpus.transfer import Importer, check_vocabularies, checked_keys, outputs_of
+from agentspec.corpus.batch import ORIGIN_BYTES, Batch, Output, split
+from agentspec.corpus.batch_log import BatchLog
+from agentspec.corpus.encryption import KeyRing, no_operator_key
+from agentspec.corpus.store import CorpusStore, Retention, Scope
 from agentspec.errors import ConfigError, CorpusError
+
+_EXPORTED = Retention(most_bytes=1 << 62, most_age_s=100 * 365 * 86400.0)  # an export drops nothing
+
+
+@dataclass(slots=True)
+class Totals:
+    """What was copied. ``num_damaged`` counts the batches that can't be read and were left out."""
+
+    num_scopes: int = 0
+    num_outputs: int = 0
+    num_tokens: int = 0
+    num_damaged: int = 0
+
+    def copy(self, outputs: Iterable[Output], target: BatchLog, tenant: str) -> None:
+        """Publish outputs as one more engine would.
+
+        Raises:
+            CorpusError: the store can't be used, or the tenant was erased meanwhile. Part may be published.
+        """
+        origin, first = os.urandom(ORIGIN_BYTES), 0
+        epoch = target.marks(tenant).epoch
+        for records in split(outputs):
+            if target.publish(tenant, Batch(origin, first, records), epoch) is None:
+                raise CorpusError(f"tenant {tenant!r} was erased meanwhile, which ends the copy: repeat it")
+            first += len(records)
+            self.num_outputs += len(records)
+            self.num_tokens += sum(len(one.tokens) for one in records if isinstance(one, Output))
+        self.num_scopes += first > 0
 
 
 def run_export(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus export``."""
-    place = Place(args.corpus, args.corpus_snapshots)
-    stages: list[Path] = [()] if args.stage is None else names.stage_paths(args.stage)
-    num_unreadable = 0
-    with place.reading() as store, writing(args.file, _minute()) as file:
-        stats = store.stats()
-        scopes = names.known(args.tenant, list(stats), place.shown)
-        with progress("exporting", 2 * num_bytes(stats[scope] for scope in scopes)) as advance:
-            for scope in scopes:
-                contents = place.contents(store, scope, advance)
-                inventory = Inventory.of(contents)
-                num_unreadable += inventory.num_unreadable
-                is_encrypted = store.wrapped_key(scope) is not None
-                file.add(
-                    scope,
-                    outputs_of(contents, inventory, stages),
-                    new_key(scope) if is_encrypted else None,
-                    OperatorKey(place.operator) if place.operator else None,
-                )
-        totals = file.totals
+    place, folder, totals = Place(args.corpus), args.folder, Totals()
+    stages = [()] if args.stage is None else stage_paths(args.stage)
+    if folder.exists():
+        raise ConfigError(f"{str(folder)!r} is there already and stays as it is: name another folder")
+    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    try:
+        with place.reading() as store, Place(str(part)).writing(_EXPORTED) as target:
+            scopes = known_scopes(args.tenant, store.stats(), place.shown)
+            with progress("exporting", len(scopes)) as advance:
+                for scope in scopes:
+                    _export(place, store, scope, target, stages, totals)
+                    advance(1)
         if not totals.num_outputs:
             raise ConfigError(f"{place.shown!r} holds no such outputs: nothing was written")
-    if num_unreadable:
-        print(
-            f"{counted(num_unreadable, 'batch', 'batches')} can't be read and were left out: "
-            "`agentspec corpus verify` names them",
-            file=sys.stderr,
-        )
+        part.rename(folder)
+    except OSError as error:
+        raise CorpusError(f"can't export to {str(folder)!r}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return _report(args, "exported", totals)
+
+
+def _export(
+    place: Place,
+    store: CorpusStore,
+    scope: Scope,
+    target: CorpusStore,
+    stages: Sequence[StagePath],
+    totals: Totals,
+) -> None:
+    log = place.log(store, scope)
+    held = contents(log, scope.tenant)
+    keys = KeyRing(target, place.operator) if place.operator and log.keys is not None else None
+    chosen = (one for one in held.outputs if any(one.stage.path[: len(path)] == path for path in stages))
+    totals.num_damaged += held.num_damaged
+    totals.copy(chosen, BatchLog(target, scope.vocabulary, keys), scope.tenant)
 
 
 def run_import(args: argparse.Namespace) -> int:
     """Run ``agentspec corpus import``."""
-    place = Place(args.corpus, args.corpus_snapshots)
-    with reading(args.file) as file:
-        with progress("checking", file.num_bytes) as advance:
-            keys = checked_keys(file, place.operator, advance)
-        known: list[Scope] = []
-        stats: list[ScopeStats] = []
+    place, source, totals = Place(args.corpus), Place(str(args.folder)), Totals()
+    with source.reading() as exported:
+        found = {}
+        for scope in sorted(exported.stats()):
+            found[scope] = contents(source.log(exported, scope), scope.tenant)
+        if not found or any(held.num_damaged for held in found.values()):
+            raise CorpusError(f"{source.shown!r} is no whole export: nothing was imported; export again")
+        stats = {}
         if place.is_there:
             with place.reading() as store:
-                known, stats = store.scopes(), list(store.stats().values())
-        check_vocabularies(keys, known, args.vocabulary)
-        with place.writing(retention_of(stats)) as store, progress("importing", file.num_bytes) as advance:
-            importer = Importer(store, place.operator)
-            try:
-                importer.add(file, keys, _minute(), advance)
-            except CorpusError as error:
-                raise CorpusError(
-                    f"{error}\n{counted(importer.totals.num_outputs, 'output')} of the file were imported. "
-                    "Import it again: equal outputs count as one"
-                ) from error
-    return _report(args, "imported", importer.totals)
+                stats = store.stats()
+        _check_vocabularies(found, stats, args.vocabulary)
+        with place.writing(retention_of(stats.values())) as store:
+            is_encrypted = _is_encrypted(place, store, stats)
+            for scope, held in found.items():
+                keys = KeyRing(store, place.operator) if place.operator and is_encrypted else None
+                totals.copy(held.outputs, BatchLog(store, scope.vocabulary, keys), scope.tenant)
+    return _report(args, "imported", totals)
+
+
+def _check_vocabularies(scopes: Iterable[Scope], known: Iterable[Scope], allowed: str | None) -> None:
+    """Raise ConfigError if a scope has a vocabulary that engines of the corpus can't read."""
+    vocabularies = {scope.vocabulary for scope in known}
+    for scope in scopes:
+        if vocabularies and scope.vocabulary not in {*vocabularies, allowed}:
+            raise ConfigError(
+                f"the export has outputs of the vocabulary {scope.vocabulary!r}, but the corpus those of "
+                f"{', '.join(map(repr, sorted(vocabularies)))}, whose engines can't read them: name another "
+                f"corpus, or --vocabulary {scope.vocabulary} if engines with that tokenizer will share it"
+            )
+
+
+def _is_encrypted(place: Place, store: CorpusStore, used: Iterable[Scope]) -> bool:
+    """Return True if outputs are to be encrypted: as the others of the store; in an empty one with a key."""
+    used = list(used)
+    encrypted = [scope for scope in used if store.wrapped_key(scope) is not None]
+    if encrypted and place.operator is None:
+        raise no_operator_key(encrypted[0])
+    return bool(encrypted or not used)
 
 
 def _report(args: argparse.Namespace, done: str, totals: Totals) -> int:
-    num_file_bytes = args.file.stat().st_size
+    num_bytes = sum(path.stat().st_size for path in Path(args.folder).rglob("*") if path.is_file())
+    figures = {"num_outputs": totals.num_outputs, "num_tokens": totals.num_tokens}
     if args.json:
-        figures = {"num_outputs": totals.num_outputs, "num_tokens": totals.num_tokens}
-        print(json.dumps({"file": str(args.file), "num_bytes": num_file_bytes, **figures}))
-    else:
-        print(
-            f"{done} {counted(totals.num_outputs, 'output')}, {counted(totals.num_tokens, 'token')}, of "
-            f"{counted(totals.num_scopes, 'tenant')}: {args.file}, {size(num_file_bytes)}"
-        )
+        shown = {"folder": str(args.folder), "num_bytes": num_bytes, **figures}
+        print(json.dumps({**shown, "num_damaged": totals.num_damaged}))
+        return 0
+    print(
+        f"{done} {counted(totals.num_outputs, 'output')}, {counted(totals.num_tokens, 'token')}, of "
+        f"{counted(totals.num_scopes, 'tenant')}: {args.folder}, {size(num_bytes)}"
+    )
+    if totals.num_damaged:
+        print(f"{counted(totals.num_damaged, 'batch', 'batches')} can't be read and were left out")
     return 0
-
-
-def _minute() -> int:
-    return int(time.time() // 60)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from agentspec.commands.serve.options import ServeOptions
-from agentspec.corpus.store import without_password
+from agentspec.corpus.settings import without_password
 from agentspec.errors import ConfigError
 from agentspec.extras import needed
 from agentspec.gateway.auth.api_keys import (
@@ -208,7 +208,7 @@ def hidden(value: Any) -> Any:
 
 def shown_as(name: str, value: Any) -> Any:
     """Return the value of the setting ``name`` as plain values, with secrets hidden."""
-    if name in ("corpus", "corpus_snapshots", "store") and isinstance(value, str):
+    if name in ("corpus", "store") and isinstance(value, str):
         return without_password(value)
     return HIDDEN if name in SECRETS and value is not None else hidden(value)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentspec import DraftConfig, Forest, ForestConfig
 from agentspec.commands.serve.options import ServeOptions
 from agentspec.config import MIB
+from agentspec.corpus.settings import check_corpus, reaches
 from agentspec.engine.engine_config import DTYPES, EngineConfig
 from agentspec.engine.model.checkpoint_config import check_files
 from agentspec.errors import ConfigError
@@ -27,7 +28,7 @@ from agentspec.serve_settings import EngineSettings
 from agentspec.vllm_plugin.checks import INSTALL, installed_version
 
 if TYPE_CHECKING:
-    from agentspec.corpus.opening import EngineCorpus
+    from agentspec.corpus.corpus import Corpus
 
 logger = logging.getLogger("agentspec")
 
@@ -66,16 +67,8 @@ class EmbeddedPlan:
         if engine.forest_file is not None:
             check_place(engine.forest_file)
         if engine.corpus is not None:
-            from agentspec.corpus.opening import check_corpus
-            from agentspec.corpus.reach import reaches
-
-            check_corpus(
-                engine.corpus,
-                engine.corpus_snapshots,
-                reaches(engine.corpus_stages, name_of("corpus_stages")),
-                engine.corpus_host,
-                name_of("corpus_host"),
-            )
+            check_corpus(engine.corpus)
+            reaches(engine.corpus_stages, name_of("corpus_stages"))
         if engine.forest_folder is not None and not Path(engine.forest_folder).is_dir():
             raise ConfigError(f"{name_of('forest_folder')} {engine.forest_folder!r}: there is no such folder")
         return cls(engine, config, _library(engine) if is_replaying else None)
@@ -109,7 +102,7 @@ class EmbeddedEngine:
     upstream: EmbeddedUpstream
     name: str
     lifetime: AbstractContextManager[object]
-    corpus: EngineCorpus | None
+    corpus: Corpus | None
 
 
 def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
@@ -134,16 +127,13 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
         logger.info("%d recorded answers in %s", len(plan.library), settings.trace)
         served = ReplayEngine(engine, plan.library)
     keeping: AbstractContextManager[object] = nullcontext()
-    corpus: EngineCorpus | None = None
+    corpus: Corpus | None = None
     if settings.corpus is not None and forest is not None:
-        from agentspec.corpus.opening import open_corpus
-        from agentspec.corpus.reach import reaches
+        from agentspec.corpus.corpus import open_corpus
 
         corpus = open_corpus(
             *(settings.corpus, engine.vocabulary, engine.vocab_size, forest),
-            snapshots=settings.corpus_snapshots,
             stages=reaches(settings.corpus_stages),
-            host=settings.corpus_host,
         )
         engine.share(corpus)
         keeping = _sharing(corpus)
@@ -161,7 +151,7 @@ def embedded(plan: EmbeddedPlan) -> EmbeddedEngine:
 
 
 @contextmanager
-def _sharing(corpus: EngineCorpus) -> Iterator[None]:
+def _sharing(corpus: Corpus) -> Iterator[None]:
     corpus.start()
     try:
         yield

@@ -114,15 +114,7 @@ def refused(capsys: CAPSYS, *options: str) -> str:
         (["--corpus", "http://host"], "'http://host' is no place for a corpus: name a folder, redis://"),
         (["--corpus", "s3://user:secret@host/x"], "'s3://...@host/x' is no place for a corpus"),
         (["--corpus", ""], "'' is no place for a corpus"),
-        (
-            ["--corpus-snapshots", "s3://b"],
-            "--corpus-snapshots has no effect without --corpus: set --corpus",
-        ),
-        (["--corpus", "here", "--corpus-snapshots", "b"], "'b' is no place for snapshots: name s3://BUCKET"),
-        (
-            ["--corpus", "here", "--corpus-snapshots", "s3://u:secret@b"],
-            "'s3://...@b' is no place for snapshots",
-        ),
+        (["--corpus-stages", "a=none"], "--corpus-stages has no effect without --corpus: set --corpus"),
         (
             ["--corpus", "here", "--draft", "off"],
             "nothing is learned with --draft off: remove it or --corpus",
@@ -181,15 +173,10 @@ def test_the_place_of_the_corpus_without_its_password(
     assert shown(capsys)["engine"]["corpus"] == "redis://user@host:1/0"
 
 
-def test_a_corpus_of_the_host(capsys: CAPSYS, tmp_path: Path) -> None:
-    stages = ("--corpus-stages", "support=host,support/billing=none", "--corpus-host", str(tmp_path))
+def test_stages_that_are_not_shared(capsys: CAPSYS) -> None:
+    stages = ("--corpus-stages", "support=none,support/billing=fleet")
     engine = shown(capsys, "--corpus", "redis://store:1/0", *stages)["engine"]
-    assert engine["corpus_stages"] == {"support": "host", "support/billing": "none"}
-    assert engine["corpus_host"] == str(tmp_path)
-    told = refused(capsys, "--corpus", "here", *stages)
-    assert "--corpus-host is for nothing: the corpus in 'here' is on this machine already" in told
-    told = refused(capsys, "--corpus-host", "here")
-    assert "--corpus-host has no effect without --corpus" in told
+    assert engine["corpus_stages"] == {"support": "none", "support/billing": "fleet"}
 
 
 def test_a_port_that_is_taken(taken_port: str, capsys: CAPSYS) -> None:

@@ -65,14 +65,6 @@ class MemoryStore:
                 raise CorpusError("the answer is lost")
             return True
 
-    def tenants(self, vocabulary: str) -> list[str]:
-        self._check()
-        return sorted(
-            scope.tenant
-            for scope, kept in list(self.kept.items())
-            if scope.vocabulary == vocabulary and (kept.entries or kept.snapshot)
-        )
-
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
         with self._changed:
             self._check()
@@ -95,10 +87,6 @@ class MemoryStore:
     def end(self, scope: Scope) -> Cursor:
         self._check()
         return str(max(self.kept[scope].entries, default=START))
-
-    def epoch(self, scope: Scope) -> int:
-        self._check()
-        return self.kept[scope].epoch
 
     def lease(self, scope: Scope, holder: str, ttl_s: float) -> int | None:
         self._check()
@@ -178,9 +166,6 @@ class MemoryStore:
     def scopes(self) -> list[Scope]:
         self._check()
         return sorted(self.kept)
-
-    def check_integrity(self) -> list[str]:
-        return []
 
     def close(self) -> None:
         """Do nothing: several replicas of a test share it."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from agentspec.corpus.batch import Batch, Record
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch import Batch, Output, Record
 from agentspec.corpus.store import Scope
 from agentspec.stages import StageKey
 

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from agentspec import Forest
-from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject
+from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject, Output
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.keeper import SnapshotKeeper
 from agentspec.corpus.learner import Learner
 from agentspec.corpus.memory import OutputMemory
-from agentspec.corpus.output import Output
 from agentspec.corpus.publisher import Publisher
-from agentspec.corpus.written import WrittenOutput
 from agentspec.draft import Origin
-from agentspec.errors import ConfigError
 from agentspec.stages import StageKey
 
 VOCABULARY = "test"
@@ -48,10 +45,8 @@ class NotedTrees:
     held: Counter = field(default_factory=Counter)  # uses by tenant, stage and tokens
     evicted: list[str] = field(default_factory=list)
     origins: Counter = field(default_factory=Counter)  # of the calls
-    followed: dict[str, list[Any]] = field(default_factory=dict)  # stage and tokens of running outputs
     sessions: list[tuple[bytes, Any]] = field(default_factory=list)  # hash and tokens
-    learned: list[tuple[StageKey, bytes]] = field(default_factory=list)  # updates of own models
-    merged: list[tuple[StageKey, bytes]] = field(default_factory=list)  # updates of other engines'
+    models_forgotten: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # tenant and path
 
     def learn(
         self,
@@ -69,39 +64,11 @@ class NotedTrees:
     def forget(self, stage: StageKey, token_ids: np.ndarray) -> None:
         self.held.pop((stage.tenant, stage.name, tuple(token_ids.tolist())), None)
 
-    def start(
-        self, request_id: str, stage: StageKey, prompt_ids: np.ndarray, *, origin: Origin = Origin.LOCAL
-    ) -> None:
-        assert not len(prompt_ids)
-        assert origin is Origin.FLEET
-        self.followed[request_id] = [(stage.tenant, stage.name)]
-
-    def observe(self, request_id: str, token_ids: np.ndarray) -> None:
-        self.followed[request_id] += token_ids.tolist()
-
-    def finish(self, request_id: str, learn: bool = True, output: np.ndarray | None = None) -> None:
-        assert not learn
-        del self.followed[request_id]
-
     def share_models(self) -> None:
         pass
 
-    def take_model_updates(self, wants: Callable[[StageKey], bool]) -> list[tuple[StageKey, bytes]]:
-        taken = [one for one in self.learned if wants(one[0])]
-        self.learned = [one for one in self.learned if not wants(one[0])]
-        return taken
-
-    def merge_model(self, stage: StageKey, update: bytes) -> None:
-        if update == b"damaged":
-            raise ConfigError("it is damaged")
-        self.merged.append((stage, update))
-
     def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
-        kept = [one for one in self.merged if one[0].tenant != tenant or one[0].path[: len(path)] != path]
-        self.merged = kept
-        self.learned = [
-            one for one in self.learned if one[0].tenant != tenant or one[0].path[: len(path)] != path
-        ]
+        self.models_forgotten.append((tenant, path))
 
     def evict_tenant(self, tenant: str) -> None:
         self.evicted.append(tenant)
@@ -126,22 +93,19 @@ class Replica:
         keeper: dict[str, Any] | None = None,
     ) -> None:
         self.clock = clock or Clock()
-        self.num_written = 0
         self.origin = name.encode().ljust(16, b".")
         self.log = BatchLog(store, VOCABULARY, keys)
         self.trees = NotedTrees() if trees is None else trees
         self.memory = OutputMemory(memory_bytes)
-        self.trees.share_models()
         self.publisher = Publisher(
             self.log,
             self.origin,
             self.memory,
-            models=self.trees,
             clock=self.clock,
             **(publisher or {}),
         )
         for tenant in joined:  # as if the learner had begun to follow it
-            self.publisher.enter_epoch(tenant, self.log.epoch(tenant))
+            self.publisher.enter_epoch(tenant, self.log.marks(tenant).epoch)
         self.keeper = SnapshotKeeper(
             self.log,
             self.publisher,
@@ -160,25 +124,13 @@ class Replica:
             self.memory,
             self.publisher,
             self.keeper.repeat,
-            **{"restore": self.keeper.restore, "cpu_share": NO_LIMIT, "clock": self.clock, **(learner or {})},
+            **{"cpu_share": NO_LIMIT, "clock": self.clock, **(learner or {})},
         )
 
-    def finish(self, finished: Output, num_accepted: int = 0) -> None:
+    def finish(self, finished: Output) -> None:
         """An own request has ended: the trees have learned its output already."""
-        self.trees.learn(finished.stage, finished.tokens, finished.uses)
-        self.publisher.publish(finished, num_accepted)
-
-    def write(self, stage: str = "plan", tenant: str = "acme", subject: bytes = b"") -> WrittenOutput:
-        """An own request begins its output."""
-        self.num_written += 1
-        key = StageKey.parse(stage, tenant)
-        return WrittenOutput(key, subject, self.num_written, self.publisher.put)
-
-    def end(self, written: WrittenOutput, whole: Output, num_accepted: int = 0) -> None:
-        """It has ended."""
-        self.trees.learn(whole.stage, whole.tokens)
-        how = num_accepted, 1, written.number, -1, whole.session
-        self.publisher.put((whole.stage, whole.tokens, whole.subject, 0.0, *how))
+        self.trees.learn(finished.stage, finished.tokens)
+        self.publisher.publish(finished)
 
     def pump(self, seconds: float = 1.0) -> None:
         """Send what is due after some time."""
@@ -204,7 +156,7 @@ class Replica:
 
     def forget_tenant(self, tenant: str) -> None:
         self.log.store.erase(self.log.scope(tenant))
-        self.publisher.enter_epoch(tenant, self.log.epoch(tenant))
+        self.publisher.enter_epoch(tenant, self.log.marks(tenant).epoch)
 
     def held(self, tenant: str = "acme") -> dict[tuple[str, tuple[int, ...]], int]:
         """Uses by stage and tokens."""

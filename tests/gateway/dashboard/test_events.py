@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentspec.corpus.opening import open_corpus
+from agentspec.corpus.corpus import open_corpus
 from agentspec.forest import Forest
 from agentspec.gateway import ApiKeys, EmbeddedUpstream
 from agentspec.gateway.dashboard.routes import MAX_VIEWERS, LiveFeed

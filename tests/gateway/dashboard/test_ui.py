@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agentspec.config import DraftConfig
-from agentspec.corpus.opening import open_corpus
+from agentspec.corpus.corpus import open_corpus
 from agentspec.engine import EngineConfig, TorchEngine
 from agentspec.forest import Forest
 from agentspec.gateway import ApiKeys, Discovery, EmbeddedUpstream

@@ -95,8 +95,8 @@ async def test_figures_go_on_when_the_settings_of_an_engine_change() -> None:
 
 
 def test_every_figure_of_a_corpus_has_a_metric() -> None:
-    learner = LearnerFigures(5, 50, 16, 1.5, 1, 2, 3, 4, 6, 0.25)
-    publisher = PublisherFigures(7, 8, 9, 10, 11, 17, 18, 12, None)
+    learner = LearnerFigures(5, 50, 1.5, 1, 2, 3, 6, 0.25)
+    publisher = PublisherFigures(7, 8, 9, 10, 12, None)
     figures = CorpusFigures(publisher, learner, 13, 14, 15).describe()
     assert {key for _, key, _ in (*CORPUS_COUNTERS, *CORPUS_GAUGES)} == figures.keys()
     families = list(corpus_metrics({"a": figures, "b": {"lag_s": 9.0}}))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agentspec.corpus.contents import ScopeContents
-from agentspec.corpus.output import Output
+from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.store import open_store
 from agentspec.models import bundled_model_dir
 from agentspec.stages import StageKey
@@ -17,6 +15,7 @@ from agentspec.tags import subject_hash
 from agentspec.vllm_plugin.lora import adapted
 from benchmarks.vllm.server import Server
 from tests.corpus.support.redis_server import running
+from tests.corpus.support.replica import stored
 from tests.real_vllm.support.corpus import MODES, wait_for
 from tests.real_vllm.support.delivered import BROKEN_OFF, CASES, TOOL_CASES, TOOL_FLAGS, ask, whole
 from tests.real_vllm.support.servers import ours, serving
@@ -63,8 +62,8 @@ def figures(server: Server) -> dict[str, int]:
 def outputs_of(place: str, stages: list[str]) -> list[set[tuple[int, ...]]]:
     """Return the different outputs of each stage in a store."""
     with closing(open_store(place)) as store:
-        batches = [one.batch for scope in store.scopes() for one in ScopeContents(store, scope)]
-    records: list[Any] = [record for batch in batches if batch for record in batch.records]
-    outputs = [record for record in records if isinstance(record, Output)]
+        logs = [(BatchLog(store, scope.vocabulary), scope.tenant) for scope in store.scopes()]
+        batches = [batch for log, tenant in logs for batch in stored(log, tenant)]
+    outputs = [output for batch in batches for output in batch.outputs]
     keys = [adapted(StageKey.parse(stage), None) for stage in stages]
     return [{tuple(one.tokens.tolist()) for one in outputs if one.stage == key} for key in keys]

@@ -1,4 +1,4 @@
-"""The erasures of one tenant that a learner met, and the records that they cover. It touches no tree."""
+"""The erasures of one tenant that a follower met, and the records that they cover. It touches no tree."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentspec.corpus.batch import Batch, Record
-from agentspec.corpus.erasure import Erasure, Tombstone, repeated
-from agentspec.corpus.join import RecordId, Tombstones
+from agentspec.corpus.batch import Batch, Output, Tombstone, is_covered, repeated
+
+RecordId = tuple[bytes, int]  # origin, sequence number
+Tombstones = dict[RecordId, Tombstone]
 
 _MOST_ERASURES = 1024
 _REPEAT_S = 60.0  # a repeated tombstone belongs to the erasure within this time
@@ -18,7 +19,7 @@ _REPEAT_S = 60.0  # a repeated tombstone belongs to the erasure within this time
 class _Stale:
     """Own records below a number are older than an erasure, wherever they stand in the log."""
 
-    erasure: Erasure
+    tombstone: Tombstone
     below: int
     met_s: float
 
@@ -27,32 +28,31 @@ class MetErasures:
     """Remembers each erasure, so that it is applied once."""
 
     def __init__(self) -> None:
-        self._in_log: OrderedDict[RecordId, Erasure] = OrderedDict()
-        self._in_snapshot: dict[RecordId, Tombstone] = {}
+        self._in_log: OrderedDict[RecordId, Tombstone] = OrderedDict()
+        self._in_snapshot: Tombstones = {}
         self._awaited: set[RecordId] = set()  # to be met again, after an erasure began anew
         self._stale: list[_Stale] = []
 
-    def meet(self, name: RecordId, tombstone: Tombstone) -> Erasure | None:
-        """Note a tombstone of the log. Return its erasure, or None if it was met before."""
+    def meet(self, name: RecordId, tombstone: Tombstone) -> bool:
+        """Note a tombstone of the log. Return False if it was met before."""
         if name in self._in_log:
             self._awaited.discard(name)
-            return None
-        erasure = self._in_log[name] = Erasure(tombstone)
+            return False
+        self._in_log[name] = tombstone
         if len(self._in_log) > _MOST_ERASURES:
             self._awaited.discard(self._in_log.popitem(last=False)[0])
-        return erasure
+        return True
 
-    def look_up(self, found: Tombstones) -> Iterator[tuple[RecordId, Erasure]]:
-        """Note tombstones of a snapshot. Yield names and erasures of those that were never met."""
+    def look_up(self, found: Tombstones) -> Iterator[Tombstone]:
+        """Note tombstones of a snapshot. Yield those that were never met."""
         for name, tombstone in found.items():
             if name not in self._in_log and name not in self._in_snapshot:
                 self._in_snapshot[name] = tombstone
-                yield name, Erasure(tombstone)
+                yield tombstone
 
     def all(self) -> list[Tombstone]:
         """Return what was ever met, each once, as an engine repeats it."""
-        met = [*self._in_snapshot.values(), *(erasure.tombstone for erasure in self._in_log.values())]
-        return list(dict.fromkeys(map(repeated, met)))
+        return list(dict.fromkeys(map(repeated, [*self._in_snapshot.values(), *self._in_log.values()])))
 
     def await_again(self, found: Tombstones) -> None:
         """Begin to read the log anew: all erasures stand later in it, but those found in the snapshot."""
@@ -67,33 +67,33 @@ class MetErasures:
         self._in_log.clear()
         self._in_snapshot.clear()
 
-    def cover(self, record: Record) -> bool:
-        """Return True if a tombstone that stands later in the log covers the record."""
-        return any(self._in_log[name].covers(record) for name in self._awaited)
+    def cover(self, output: Output) -> bool:
+        """Return True if a tombstone that stands later in the log covers the output."""
+        return any(is_covered(output, self._in_log[name]) for name in self._awaited)
 
-    def note_applied(self, erasure: Erasure, below: int, now_s: float) -> None:
+    def note_applied(self, tombstone: Tombstone, below: int, now_s: float) -> None:
         """Note that own records with numbers below ``below`` are older than an erasure.
 
         Not if it is one that another engine repeats: two engines would repeat it for each other without end.
         """
         self._stale = [stale for stale in self._stale if stale.met_s > now_s - _REPEAT_S]
-        again = repeated(erasure.tombstone)
-        same = [stale for stale in self._stale if repeated(stale.erasure.tombstone) == again]
-        if not (same and erasure.tombstone.is_repeated):
+        again = repeated(tombstone)
+        same = [stale for stale in self._stale if repeated(stale.tombstone) == again]
+        if not (same and tombstone.is_repeated):
             self._stale = [stale for stale in self._stale if stale not in same]
-            self._stale.append(_Stale(erasure, below, now_s))
+            self._stale.append(_Stale(tombstone, below, now_s))
 
     @property
     def has_applied(self) -> bool:
         """True if own records may be older than an erasure that they stand behind."""
         return bool(self._stale)
 
-    def late(self, batch: Batch) -> Iterator[tuple[int, Erasure]]:
+    def late(self, batch: Batch) -> Iterator[tuple[int, Tombstone]]:
         """Yield own records that are older than an erasure: their numbers, and the erasure.
 
         Other engines may have learned such a record. A batch sent twice may be late the second time.
         """
         for number, record in enumerate(batch.records, batch.first):
             for stale in self._stale:
-                if number < stale.below and stale.erasure.covers(record):
-                    yield number, stale.erasure
+                if number < stale.below and is_covered(record, stale.tombstone):
+                    yield number, stale.tombstone
