@@ -169,7 +169,7 @@ class Lane:
             self.cpu_s += cpu_s
             self.wall_s += wall_s
             self._num_steps += 1
-            self._prices += self._decoder.price
+            self._prices += self._decoder.pricing.price
             if all_decode:
                 self.decoded += Decoded(self.num_tokens - num_before, wall_s)
             for request_id in self._ended:

@@ -138,7 +138,7 @@ GATEWAY_LAYERS = (  # from the bottom up: a folder or file may import earlier on
 
 
 ENGINE_LAYERS = (
-    ("batch", "forced_drafts", "machine_memory", "pace", "promises"),
+    ("batch", "drafts", "machine_memory", "pricing"),
     ("model",),
     ("text",),
     ("sampling",),

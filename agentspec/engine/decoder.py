@@ -19,10 +19,9 @@ from torch import Tensor
 from agentspec.draft import Draft
 from agentspec.engine.batch import Segment
 from agentspec.engine.counters import StageCounters
-from agentspec.engine.forced_drafts import begun_by
-from agentspec.engine.pace import Pace, StageGain
+from agentspec.engine.drafts import begun_by, cut, known
 from agentspec.engine.passed import PassedRow, PassWatcher
-from agentspec.engine.promises import Promises
+from agentspec.engine.pricing import Asked, Pricing, Work
 from agentspec.engine.request import Choice, Item, LiveRequest
 from agentspec.engine.sampling.sampler import logprobs
 from agentspec.engine.scheduler import Row, Scheduler
@@ -30,16 +29,13 @@ from agentspec.engine.verifier import Verdict, verify
 from agentspec.errors import EngineError
 from agentspec.generation import TokenLogprob, TopLogprob, TracedStep
 from agentspec.proposer import NoDrafts, OutputSharing, Proposer, TextProposer, Tokens
-from agentspec.stats import StageTable
-from agentspec.steps import PlainStep, StepCost, StepSaving
+from agentspec.steps import StepSaving
 
 if TYPE_CHECKING:
     from agentspec.engine.model.kv_cache import KVCache
     from agentspec.engine.model.transformer import Pass, Transformer
 
 logger = logging.getLogger(__name__)
-
-_MOST_LOOK_UP = 1.0  # accepted tokens; a look-up that takes longer was held up
 
 
 class Decoder:
@@ -52,10 +48,11 @@ class Decoder:
         token_bytes: the bytes that one token adds to an output, for logprobs.
         post: takes what a request is to receive.
         max_draft_tokens: most draft tokens of one sequence in one pass.
-        price: of a draft token, in accepted tokens (0 to 1); None = what the steps so far say.
+        price: of a draft token, in accepted tokens (0 to 1); None = learned from the steps.
         clock: seconds from any beginning, to time steps with.
 
     Attributes:
+        pricing: decides which draft tokens are verified.
         sharing: takes the outputs that the proposer has learned; None = they stay here.
     """
 
@@ -85,11 +82,7 @@ class Decoder:
         self._token_bytes = token_bytes
         self._post = post
         self._max_draft_tokens = max_draft_tokens
-        self._fixed_price = price
-        self._cost = StepCost(has_stair=True)
-        self._promises = Promises()
-        self._plain = PlainStep()
-        self._gains = StageTable(StageGain) if price is None and self._watcher is None else None
+        self.pricing = Pricing(price, has_lulls=self._watcher is None)
         self._num_steps = 0
         self._num_decoding = 0  # rows of the present step that decode
         self._verified_s = 0.0  # when the last step's verdicts were known
@@ -102,15 +95,6 @@ class Decoder:
         """True if a step would do something."""
         return self._scheduler.has_work
 
-    @property
-    def price(self) -> float:
-        """The cost of one more draft token, in accepted tokens, at present."""
-        return self._cost.price if self._fixed_price is None else self._fixed_price
-
-    def _least_prob(self) -> float:
-        """Return the least estimate of a draft token that is worth the price."""
-        return self.price if self._fixed_price is not None else min(1.0, self.price / self._promises.truth)
-
     def check_room(self) -> None:
         """Raise EngineBusyError if not one more sequence could be added now."""
         with self._lock:
@@ -121,9 +105,8 @@ class Decoder:
         with self._lock:
             self._scheduler.add(choices)
             for choice in choices:
-                has_grammar = choice.sampler.grammar is not None  # it may force tokens in any step
-                if self._gains is not None and not has_grammar:
-                    choice.pace = Pace(self._gains.of(choice.live.request.tags.stage))
+                if choice.sampler.grammar is None:  # a grammar may force tokens in any step
+                    choice.pace = self.pricing.pace(choice.live.request.tags.stage)
         self.counters.admitted(choices[0].live.request, choices[0].live.num_prompt_tokens)
 
     def step(self) -> None:
@@ -146,12 +129,12 @@ class Decoder:
             begin_watch_s = self._clock()
             self._watch(self._watcher, rows, segments, verdicts, passed)
             drafting_s += self._clock() - begin_watch_s
-        self._promises.judge(
-            (row.draft, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True)
-        )
+        results = [(row, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True)]
+        self.pricing.verified((row.draft, num_accepted) for row, num_accepted in results)
         work = _work(rows, deciding, verdicts)
         self._num_decoding = sum(row.is_decode for row in rows)
-        self._judge(deciding, verdicts, drafting_s, work)
+        asked = [Asked(row.choice.pace, len(row.draft), num) for row, num in results if row.is_asked]
+        self.pricing.judge(asked, drafting_s, work)
         saving = self._saving(rows, drafting_s, work)
         for row in rows:
             if not row.gives_token:
@@ -161,55 +144,15 @@ class Decoder:
             if row.choice.is_scheduled and not row.choice.live.is_cancelled:
                 self._commit(row, verdict, logits, saving)
         model_s = self._clock() - begin_s - drafting_s
-        self._cost.observe(model_s, *work)  # 6. what the next guesses have to be worth
+        self.pricing.timed(model_s, work)  # 6. what the next guesses have to be worth
 
-    def _saving(
-        self, rows: Sequence[Row], drafting_s: float, work: tuple[int, int, int, int]
-    ) -> StepSaving | None:
-        """The step's time with drafts and without; the time since the last step is part of it.
-
-        A draft that ends a prompt is a part of reading it.
-        """
+    def _saving(self, rows: Sequence[Row], drafting_s: float, work: Work) -> StepSaving | None:
+        """Return the step's time with drafts and without; the time since the last step is part of it."""
         last_s, self._verified_s = self._verified_s, self._clock()
-        num_requests, _, _, num_prompt_tokens = work
         asked = [row.is_decode for row in rows if row.is_asked]
         num_drafted = sum(len(row.draft) for row in rows if row.is_decode)
-        return self._plain.observe(
-            self._verified_s - last_s,
-            drafting_s * sum(asked) / len(asked) if asked else drafting_s,
-            num_requests,
-            num_drafted,
-            num_prompt_tokens,
-            self._cost.drafts_s(num_drafted),
-        )
-
-    def _judge(
-        self,
-        deciding: Sequence[Row],
-        verdicts: Sequence[Verdict],
-        drafting_s: float,
-        work: tuple[int, int, int, int],
-    ) -> None:
-        """Compare the accepted tokens of each draft that was asked for with its part of the step's time."""
-        asked = [
-            (row, len(verdict.path)) for row, verdict in zip(deciding, verdicts, strict=True) if row.is_asked
-        ]
-        num_requests, num_drafted, _, num_prompt_tokens = work
-        if not asked:
-            return
-        token_s = None if num_prompt_tokens else self._plain_token_s(num_requests)
-        drafts_s = self._cost.drafts_s(num_drafted) if num_drafted else 0.0
-        if token_s is None or drafts_s is None:
-            for row, num_accepted in asked:
-                if row.choice.pace is not None:
-                    row.choice.pace.note(num_accepted)
-            return
-        look_up = max(0.0, min(_MOST_LOOK_UP, drafting_s / len(asked) / token_s))
-        per_draft_token = drafts_s / max(1, num_drafted) / token_s
-        for row, num_accepted in asked:
-            if row.choice.pace is not None:
-                cost = look_up + per_draft_token * len(row.draft)
-                row.choice.pace.judge(num_accepted, cost, len(asked))
+        share_s = drafting_s * sum(asked) / len(asked) if asked else drafting_s
+        return self.pricing.saving(self._verified_s - last_s, share_s, work, num_drafted)
 
     def _schedule(self) -> list[Row]:
         with self._lock:
@@ -246,20 +189,15 @@ class Decoder:
             row.is_asked = True
         if not any(map(len, found)):
             return
-        drafts = [_cut(draft, row.choice.draft_room) for row, draft in zip(rows, found, strict=True)]
-        has_stair = self._fixed_price is None and all(row.is_decode for row in all_rows)
-        if has_stair and not self._promises.are_worth(drafts, self._cost, self._plain_token_s(len(all_rows))):
+        drafts = [cut(draft, row.choice.draft_room) for row, draft in zip(rows, found, strict=True)]
+        if all(row.is_decode for row in all_rows) and not self.pricing.are_worth(drafts, len(all_rows)):
             return
-        for row, draft in zip(rows, _known(drafts, self._model.config.vocab_size), strict=True):
+        for row, draft in zip(rows, known(drafts, self._model.config.vocab_size), strict=True):
             row.draft = draft
-
-    def _plain_token_s(self, num_requests: int) -> float | None:
-        step_s = self._plain.seconds(num_requests)
-        return None if step_s is None else step_s / num_requests
 
     def _ask(self, rows: Sequence[Row]) -> list[Draft]:
         """Return the proposer's draft of each row. Where a grammar forces tokens, they begin the draft."""
-        most, least = self._max_draft_tokens, self._least_prob()
+        most, least = self._max_draft_tokens, self.pricing.min_prob
         updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
         forced = {} if isinstance(self._proposer, NoDrafts) else _forced(rows)
         if not forced:
@@ -313,8 +251,8 @@ class Decoder:
                 choice,
                 row.draft,
                 verdict.path[: num_kept - 1],
-                self._plain.seconds(max(1, self._num_decoding)),
-                self._cost.drafts_s(len(row.draft)) or 0.0,
+                self.pricing.plain_step_s(max(1, self._num_decoding)),
+                self.pricing.drafts_s(len(row.draft)) or 0.0,
             )
         else:
             self.counters.decoded(
@@ -403,16 +341,13 @@ class Decoder:
         )
 
 
-def _work(
-    rows: Sequence[Row], deciding: Sequence[Row], verdicts: Sequence[Verdict]
-) -> tuple[int, int, int, int]:
-    """Return a pass's figures for ``StepCost``: requests, draft tokens, tokens gained, prompt tokens."""
+def _work(rows: Sequence[Row], deciding: Sequence[Row], verdicts: Sequence[Verdict]) -> Work:
     gained = [
         len(verdict.token_ids) for row, verdict in zip(deciding, verdicts, strict=True) if row.is_decode
     ]
     num_drafted = sum(len(row.draft) for row in deciding)
     num_prompt_tokens = sum(len(row.token_ids) for row in rows if not row.is_decode)
-    return len(gained), num_drafted, sum(gained), num_prompt_tokens
+    return Work(len(gained), num_drafted, sum(gained), num_prompt_tokens)
 
 
 def _passed(
@@ -456,33 +391,3 @@ def _forced(rows: Sequence[Row]) -> dict[int, Tokens]:
         if grammar is not None and len(tokens := grammar.forced(row.choice.draft_room)):
             found[place] = tokens
     return found
-
-
-def _known(drafts: Sequence[Draft], vocab_size: int) -> Sequence[Draft]:
-    """The drafts, each up to its first token that the model doesn't have.
-
-    A tree may have learned from another tokenizer's output; such a token would break the whole pass.
-    """
-    token_ids = np.concatenate([draft.token_ids for draft in drafts])
-    if not len(token_ids) or (token_ids.min() >= 0 and token_ids.max() < vocab_size):
-        return drafts
-    is_foreign = [(draft.token_ids < 0) | (draft.token_ids >= vocab_size) for draft in drafts]
-    return [
-        _cut(draft, int(foreign.argmax()) if foreign.any() else len(draft))
-        for draft, foreign in zip(drafts, is_foreign, strict=True)
-    ]
-
-
-def _cut(draft: Draft, room: int) -> Draft:
-    """Return the draft's first ``room`` tokens. A parent precedes its children, so the result is a tree."""
-    if len(draft) <= room:
-        return draft
-    return Draft(
-        token_ids=draft.token_ids[:room],
-        parents=draft.parents[:room],
-        probs=draft.probs[:room],
-        score=float(draft.probs[:room].sum()),
-        match_length=draft.match_length,
-        source=draft.source,
-        origins=None if draft.origins is None else draft.origins[:room],
-    )

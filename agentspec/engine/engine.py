@@ -122,7 +122,7 @@ class TorchEngine:
     @property
     def price(self) -> float:
         """The present cost of a draft token, in accepted tokens: between 0 and 1."""
-        return self._decoder.price
+        return self._decoder.pricing.price
 
     @property
     def trees(self) -> TextForest | None:

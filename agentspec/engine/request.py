@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from agentspec.config import DraftConfig
-from agentspec.engine.pace import Pace
+from agentspec.engine.pricing import Pace
 from agentspec.engine.sampling.state import SamplerState
 from agentspec.engine.sampling.stop import ShownTokens, StopStrings
 from agentspec.generation import (

@@ -13,7 +13,7 @@ from agentspec.config import DraftConfig
 from agentspec.draft import Draft, Origin, Source
 from agentspec.engine.batch import Segment
 from agentspec.engine.model.transformer import Transformer
-from agentspec.engine.promises import Promises
+from agentspec.engine.pricing import Pricing
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import EngineBusyError, EngineError
 from agentspec.generation import GenerationRequest, SamplingParams
@@ -477,7 +477,7 @@ def test_the_price_follows_what_steps_take(make: Any) -> None:
     num_passes = stats.num_steps / 2
     decode_s = 0.001 * num_passes + 0.0001 * (stats.num_steps + stats.num_draft_tokens)
     expected = 0.0001 * (stats.num_steps + stats.num_accepted_tokens) / decode_s
-    assert engine.decoder.price == pytest.approx(expected, rel=0.25)
+    assert engine.decoder.pricing.price == pytest.approx(expected, rel=0.25)
 
 
 def with_a_stair(make: Any, prob: float, price: float | None) -> tuple[Any, RecordingProposer]:
@@ -503,7 +503,7 @@ def with_a_stair(make: Any, prob: float, price: float | None) -> tuple[Any, Reco
 
     proposer = Sometimes()
     engine = make(proposer, price=price, clock=seconds, num_slots=1, max_model_len=1024)
-    engine.decoder._gains = None  # no lulls
+    engine.decoder.pricing._gains = None  # no lulls
     engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=600)))
     engine.run()
     return engine, proposer
@@ -526,11 +526,11 @@ def test_drafts_are_judged_by_the_time_of_a_step_without_drafts(
 ) -> None:
     times: list[float | None] = []
 
-    def are_worth(_: Promises, drafts: Any, cost: Any, plain_token_s: float | None) -> bool:
-        times.append(plain_token_s)
+    def are_worth(pricing: Pricing, _: Any, num_requests: int) -> bool:
+        times.append(pricing.plain_step_s(num_requests))
         return True
 
-    monkeypatch.setattr(Promises, "are_worth", are_worth)
+    monkeypatch.setattr(Pricing, "are_worth", are_worth)
     with_a_stair(make, 0.5, None)
     assert times[0] is None  # no such step yet
     assert times[-1] == pytest.approx(0.001, rel=0.01)
@@ -601,7 +601,7 @@ def test_a_proposer_that_failed_has_not_told_what_drafts_are_worth(
 
     engine = make(Failing(), price=None)
     engine.submit(request("r", [5, 6, 7], replace(GREEDY, max_tokens=100)))
-    gains = engine.decoder._gains
+    gains = engine.decoder.pricing._gains
     while engine.decoder.has_work:
         before = gains.of(STAGE).tokens
         engine.decoder.step()

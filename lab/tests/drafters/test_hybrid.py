@@ -14,7 +14,7 @@ from agentspec.config import SHARED_SOURCES, DraftConfig, ForestConfig
 from agentspec.draft import Draft, Source
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
-from agentspec.engine.promises import Promises
+from agentspec.engine.pricing import Pricing
 from agentspec.engine.text.tokenizer import Tokenizer
 from agentspec.errors import DuplicateRequestError, UnknownRequestError
 from agentspec.forest import Forest
@@ -91,7 +91,7 @@ def test_only_verified_drafts_say_what_the_model_gains(
     exact_model: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, is_verified: bool
 ) -> None:
     learned: list[float] = []
-    monkeypatch.setattr(Promises, "are_worth", lambda *_: is_verified)
+    monkeypatch.setattr(Pricing, "are_worth", lambda *_: is_verified)
     model = ModelDrafter(DraftModel(exact_model, exact_model), NUM_SLOTS, MAX_LEN, depth=4)
     hybrid = HybridDrafter(trees(), model, clock=lambda: 0.0)
 

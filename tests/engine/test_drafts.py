@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentspec.draft import Draft, Source
-from agentspec.engine.forced_drafts import begun_by
+from agentspec.engine.drafts import begun_by
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.sampling.grammar import GrammarCompiler
 from agentspec.engine.text.tokenizer import Tokenizer
