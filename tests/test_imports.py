@@ -145,7 +145,7 @@ ENGINE_LAYERS = (
     ("passed",),
     ("engine_config", "kv_memory"),
     ("request", "verifier"),
-    ("admission", "counters", "outbox", "scheduler"),
+    ("admission", "counters", "scheduler"),
     ("decoder",),
     ("engine",),
 )

@@ -22,8 +22,7 @@ from agentspec.engine.kv_memory import FREE_SHARE, CacheSize, KVMemory, fitting_
 from agentspec.engine.model.checkpoint import load_model, load_shape
 from agentspec.engine.model.kv_cache import KVCache
 from agentspec.engine.model.transformer import Transformer
-from agentspec.engine.outbox import Outbox
-from agentspec.engine.request import LiveRequest
+from agentspec.engine.request import Item, LiveRequest
 from agentspec.engine.scheduler import Scheduler
 from agentspec.engine.text.text_trees import TextForest
 from agentspec.engine.text.tokenizer import Tokenizer
@@ -76,7 +75,7 @@ class TorchEngine:
         self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()), most)
         cache = _cache(model, size.num_slots, size.max_len)
         _ = cache.entries  # a lack of memory ends the start, not a request
-        self._outbox = Outbox()
+        self._outbox = _Outbox()
         self._admission = Admission(
             self._tokenizer,
             self._proposer,
@@ -241,6 +240,36 @@ class TorchEngine:
             self._wake.notify_all()
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+
+
+class _Outbox:
+    """Collects what a step has for its requests and hands it over at the step's end.
+
+    One wake-up per event loop and step, however many requests took part: waking the loop for each
+    would make both threads contend for the interpreter in the middle of a step. Used by one thread.
+    """
+
+    def __init__(self) -> None:
+        self._posts: dict[asyncio.AbstractEventLoop, list[tuple[LiveRequest, Item]]] = {}
+
+    def post(self, live: LiveRequest, item: Item) -> None:
+        """Keep ``item`` for ``live`` until the next flush."""
+        self._posts.setdefault(live.loop, []).append((live, item))
+
+    def flush(self) -> None:
+        """Deliver everything. A request is cancelled if its loop is closed: it has no reader."""
+        posts, self._posts = self._posts, {}
+        for loop, items in posts.items():
+            try:
+                loop.call_soon_threadsafe(_deliver, items)
+            except RuntimeError:  # the loop is closed
+                for live, _ in items:
+                    live.is_cancelled = True
+
+
+def _deliver(items: Sequence[tuple[LiveRequest, Item]]) -> None:
+    for live, item in items:
+        live.inbox.put_nowait(item)
 
 
 def _cache_size(config: EngineConfig, model: Transformer) -> CacheSize:

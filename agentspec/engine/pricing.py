@@ -1,7 +1,7 @@
 """Decides how many draft tokens a step verifies: what they cost in time, and what they gain.
 
-Costs and gains are counted in accepted tokens: a time costs the tokens that the engine gives in it. ``Pricing``
-alone learns both, from the times of the steps and from the accepted tokens (docs/drafting.md).
+Costs and gains are counted in accepted tokens: a time costs the tokens that the engine gives in it.
+``Pricing`` alone learns both, from the times of the steps and from the accepted tokens (docs/drafting.md).
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from safetensors import SafetensorError, safe_open
 
 from agentspec.engine.model.checkpoint_config import load_config, read_json
 from agentspec.engine.model.config import ModelConfig
-from agentspec.engine.model.random_weights import RandomWeights
 from agentspec.engine.model.transformer import Transformer
 from agentspec.errors import CheckpointError
 
@@ -19,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_RANDOM_SCALE = 0.02  # as models start out: logits stay finite through any number of layers
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -157,3 +157,19 @@ class SafetensorsFiles:
             except (OSError, SafetensorError) as error:
                 raise CheckpointError(f"can't read {str(file)!r}: {error}") from error
         return self._files[file]
+
+
+class RandomWeights:
+    """Random tensors, the same every time; norms are one. Implements :class:`.layer.Weights`."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
+        self.device = device
+        self.dtype = dtype
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def take(self, name: str, *shape: int) -> torch.Tensor:
+        """Return a tensor of this shape. Its name decides its initial values."""
+        if name.endswith("norm.weight"):
+            return torch.ones(shape, dtype=self.dtype, device=self.device)
+        empty = torch.empty(shape, dtype=self.dtype, device=self.device)
+        return empty.normal_(0.0, _RANDOM_SCALE, generator=self._generator)

@@ -16,9 +16,8 @@ from agentspec.config import DraftConfig
 from agentspec.draft import Source
 from agentspec.engine import scheduler
 from agentspec.engine.batch import Segment
-from agentspec.engine.model.checkpoint import model_of_shape
+from agentspec.engine.model.checkpoint import RandomWeights, model_of_shape
 from agentspec.engine.model.kv_cache import KVCache
-from agentspec.engine.model.random_weights import RandomWeights
 from agentspec.engine.model.transformer import Transformer
 from agentspec.engine.passed import PassedRow, PassWatcher
 from agentspec.engine.sampling.state import SamplerState
