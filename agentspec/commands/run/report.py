@@ -10,10 +10,9 @@ from pathlib import Path
 
 import httpx
 
-from agentspec.commands.gateway_call import KEY_VARIABLE, Gateway, key_header
+from agentspec.commands.gateway_call import Gateway
 
 MAX_NAMED = 5
-STATE_TIMEOUT_S = 10.0
 
 
 class RunReport:
@@ -46,7 +45,10 @@ def missing_calls(gateway: Gateway, origins: list[str]) -> str:
     root = gateway.root
     elsewhere = [origin for origin in origins if origin != origin_of(root)]
     if len(elsewhere) < len(origins):
-        return f"{root} answered no call, although the program sent requests there. {_state(gateway)}"
+        return (
+            f"{root} answered no call, although the program sent requests there: its own output says why, or "
+            f"`agentspec doctor --url {root}` does, which names the engine's models"
+        )
     if elsewhere:
         names = ", ".join(elsewhere[:MAX_NAMED]) + (", ..." if len(elsewhere) > MAX_NAMED else "")
         return (
@@ -57,29 +59,6 @@ def missing_calls(gateway: Gateway, origins: list[str]) -> str:
         f"no call reached {root}. If the program called a model, its code names another base URL, its client"
         f" does not read $OPENAI_BASE_URL, or a proxy took the call: set the client's base URL to {root}/v1"
     )
-
-
-def _state(gateway: Gateway) -> str:
-    """Return why the gateway answers no calls, as far as its list of models shows."""
-    try:
-        answer = httpx.get(
-            f"{gateway.root}/v1/models",
-            headers=key_header(gateway.key),
-            timeout=STATE_TIMEOUT_S,
-            trust_env=False,
-        )
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            return f"It requires a key: name one by --key or ${KEY_VARIABLE}"
-        if answer.is_error:
-            return (
-                f"Its engine does not answer, status {answer.status_code}: see the log of `agentspec serve`"
-            )
-        names = ", ".join(repr(str(model["id"])) for model in answer.json()["data"])
-    except httpx.HTTPError as error:
-        return f"It has ended, or does not answer: {str(error) or type(error).__name__}"
-    except (ValueError, LookupError, TypeError):
-        return "The program's own output should say why"
-    return f"Its engine serves {names}: the program's own output should say if it asked for another model"
 
 
 def origin_of(url: str) -> str:

@@ -91,11 +91,11 @@ def test_what_can_not_be_compared(
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
 
 
-def test_a_wrong_model_is_named(url: str, engine: ScriptedEngine) -> None:
+def test_a_wrong_model_leads_to_doctor(url: str, engine: ScriptedEngine) -> None:
     code = PROGRAM.replace('"scripted"', '"other"') + "\n"
     done = compare(url, sys.executable, "-c", f"try:\n    exec({code!r})\nexcept Exception: pass")
     assert done.returncode == 1
-    assert "Its engine serves 'scripted': the program's own output should say if" in done.stderr
+    assert f"`agentspec doctor --url {url}`" in done.stderr
 
 
 def test_a_gateway_that_is_not_there(unused_tcp_port: int) -> None:
