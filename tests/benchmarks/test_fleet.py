@@ -10,7 +10,6 @@ import pytest
 from agentspec.draft import SHARED
 from agentspec.errors import ConfigError
 from agentspec.replay.calls import Call
-from benchmarks.command import build_parser
 from benchmarks.fleet import costs, gain, join, outage, run
 from benchmarks.fleet.engine import KEY_TOKENS, is_drafted, mark
 from benchmarks.fleet.fleet import DEALS, GATEWAY, Replica, Sharing, forest
@@ -30,12 +29,6 @@ def one_set(traces: Path) -> Path:
 
 def ids(*tokens: int) -> np.ndarray:
     return np.array(tokens, np.int32)
-
-
-def test_options() -> None:
-    parse = build_parser().parse_args
-    assert parse(["fleet", "--only", "gain,join"]).only == ["gain", "join"]
-    assert parse(["fleet", "--quick", "--calls", "5"]).calls == 5
 
 
 @pytest.mark.parametrize("name", sorted(run.REPLAYED))
@@ -111,12 +104,6 @@ def test_gain_names_the_worst_way_to_deal_and_that_of_our_gateway() -> None:
     assert figures["fleet_gain"] == pytest.approx((0.9 + 0.7) / 2)
     assert figures["fleet_gain_gateway"] == pytest.approx(0.9)
     assert figures["fleet_gain_silos"] == pytest.approx(0.5)
-
-
-def test_the_plot(tmp_path: Path) -> None:
-    compared = gain.variants((4, 16), ())
-    run.draw({"of_one_engine": dict.fromkeys(compared, 0.9)}, tmp_path / "gain.svg")
-    assert (tmp_path / "gain.svg").stat().st_size > 0
 
 
 # ---- costs ----

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from benchmarks.gateway import answers, client
+from benchmarks.gateway import answers
 from benchmarks.gateway.agent_bodies import body
 from benchmarks.gateway.client import Connection, Exchange, Pool, Request, Target
-from benchmarks.gateway.metronome import Metronome
 from benchmarks.gateway.plan import HANG_MS, Plan
 from benchmarks.vllm.server import Server
 
@@ -45,15 +41,6 @@ async def test_an_answer_and_its_times(stub: Server) -> None:
     assert begin_ns <= exchange.due_ns < exchange.first_ns < exchange.last_ns < time.monotonic_ns()
     assert 0 < exchange.longest_silence_ns <= exchange.last_ns - exchange.first_ns
     assert exchange.num_bytes == len(answers.body(answers.CHAT, Plan(num_chunks=4), True))
-
-
-def test_the_longest_silence_is_between_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    times_ns = iter([50, 57, 58, 61])
-    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic_ns=lambda: next(times_ns)))
-    exchange = Exchange(due_ns=10)
-    for _ in range(4):
-        exchange.take(b"x", None)
-    assert (exchange.first_ns, exchange.last_ns, exchange.longest_silence_ns) == (50, 61, 7)
 
 
 async def test_connections_are_used_again_once_they_are_free(stub: Server) -> None:
@@ -121,45 +108,3 @@ async def test_leaving_when_the_rest_is_there_already() -> None:
     connection.data_received(head + b"2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n")
     exchange = await answered
     assert (exchange.num_parts, exchange.is_complete, exchange.is_changed) == (1, False, False)
-
-
-async def test_who_has_his_answer_does_not_leave(stub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fire the alarm while the connection serves another request: the alarm must not affect it."""
-    alarms: list[Callable[[], None]] = []
-    loop, target = asyncio.get_running_loop(), Target(stub.url)
-    later = loop.call_later
-
-    def call_later(delay_s: float, work: Callable[..., None], *arguments: Any) -> Any:
-        if delay_s == LATE_S:
-            alarms.append(partial(work, *arguments))
-        return later(delay_s, work, *arguments)
-
-    monkeypatch.setattr(loop, "call_later", call_later)
-    pool = Pool(target)
-    assert (await pool.ask(replace(request(target, Plan()), leaves_after_s=LATE_S))).left_ns == 0
-    again = asyncio.create_task(pool.ask(request(target, Plan(delay_ms=10))))
-    await asyncio.sleep(0)
-    for alarm in alarms:
-        alarm()
-    assert (await again).is_good
-    assert (len(alarms), pool.num_opened) == (1, 1)
-    pool.close()
-
-
-async def test_nobody_listens(free_port: int) -> None:
-    with pytest.raises(ConnectionRefusedError):
-        await Pool(Target(f"http://127.0.0.1:{free_port}")).ask(Request(b""))
-
-
-async def test_beats_are_counted_and_due_at_equal_distances() -> None:
-    beats: list[tuple[int, int]] = []
-
-    def beat(number: int, due_ns: int) -> None:
-        beats.append((number, due_ns))
-        if number == 2:
-            time.sleep(0.01)  # the loop is busy: missed beats are late, but keep their due times
-
-    await Metronome(2_000_000, 12, beat).run()
-    assert [number for number, _ in beats] == list(range(12))
-    assert [due_ns - beats[0][1] for _, due_ns in beats] == [2_000_000 * number for number in range(12)]
-    assert time.monotonic_ns() >= beats[-1][1]
