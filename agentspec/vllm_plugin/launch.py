@@ -302,7 +302,7 @@ def _refuse(arguments: Sequence[str], refused: Sequence[str]) -> None:
         if flag.lstrip("-").startswith(SPECULATIVE_START) or any(is_meant(flag, name) for name in refused):
             raise ConfigError(
                 f"{flag} {value(arguments, flag)!r} sets what agentspec sets itself: leave it out of vLLM's "
-                "arguments, and use --max-draft, --draft-model and other options of agentspec serve --help"
+                "arguments, and use --max-draft, --draft-model and others of agentspec serve --help-all"
             )
 
 
