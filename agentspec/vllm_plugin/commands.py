@@ -3,7 +3,7 @@
 A command runs between two decode steps: the caller waits for the present one. A long command only starts
 there: it continues in a thread, concurrently with the steps, and the control channel polls for its result,
 by the name that it gave the job.
-``stages`` is one call, with the status in its answer: see :class:`Snapshot`.
+The figures of ``stages``, which come with the status, are made at once unless there are many stages.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ class Commands:
             "save": self._save,
             "load": self._load,
             "warm": self._warm,
+            "stages": self._figures,
         }
         self._jobs: dict[str, Future[Answer]] = {}
         self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # ``trace`` need not wait for ``load``
-        self._snapshot = Snapshot(self._figures, self._threads.submit)
         self._autosave: ForestAutosave | None = None
         self._num_changes = 0  # to the forest, by commands
         self._num_calls = 0  # by the control channel
@@ -78,8 +78,8 @@ class Commands:
         """
         self._num_calls += 1
         try:
-            if command == "stages":
-                return self._snapshot.read(is_quick=len(self._drafter.stages.all) <= MOST_QUICK_STAGES)
+            if command == "stages" and len(self._drafter.stages.all) <= MOST_QUICK_STAGES:
+                return json.dumps(self._figures(json.loads(arguments)))
             if command in self._at_once:
                 return json.dumps(self._at_once[command](json.loads(arguments)))
             return json.dumps(self._job(job) if command == "job" else self._begin(command, arguments, job))
@@ -134,10 +134,12 @@ class Commands:
             **self._facts(),
         }
 
-    def _figures(self) -> Answer:
+    def _figures(self, _: Arguments) -> Answer:
+        begin_s = time.monotonic()
         self._drafter.count()
         stages = list(self._drafter.stages.all.items())  # a copy: steps may run concurrently
-        return {**self._status({}), "stages": [self._of_stage(stage, stats) for stage, stats in stages]}
+        figures = [self._of_stage(stage, stats) for stage, stats in stages]
+        return {"age_s": time.monotonic() - begin_s, **self._status({}), "stages": figures}
 
     def _of_stage(self, stage: StageKey, counters: StageStats) -> Answer:
         trees = self._trees(stage)
@@ -253,48 +255,3 @@ def _text(arguments: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{name} must be a text, not {value!r}")
     return value
-
-
-class Snapshot:
-    """The last figures as JSON. Read by one thread, which may not wait long.
-
-    Args:
-        make: returns the figures; runs in the reading thread or in another.
-        submit: starts a call in another thread.
-        clock: clock in seconds, from any start.
-    """
-
-    def __init__(
-        self,
-        make: Callable[[], Mapping[str, Any]],
-        submit: Callable[[Callable[[], None]], Future[None]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._make = make
-        self._submit = submit
-        self._clock = clock
-        self._last: tuple[float, str] | None = None  # when the making began, the figures
-        self._making: Future[None] | None = None
-
-    def read(self, *, is_quick: bool) -> str:
-        """Return the figures as a JSON object, with their age in seconds as ``age_s``.
-
-        If ``is_quick``, they are made now. Otherwise these are the last ones, and another thread makes new
-        ones for the next reading.
-
-        Raises whatever ``make`` raised, in this thread or in the other one.
-        """
-        if self._making is not None and self._making.done():
-            making, self._making = self._making, None
-            making.result()
-        if is_quick or self._last is None:
-            self._renew()
-        elif self._making is None:
-            self._making = self._submit(self._renew)
-        assert self._last is not None
-        begun_s, figures = self._last
-        return f'{{"age_s": {self._clock() - begun_s:.3f}, {figures[1:]}'
-
-    def _renew(self) -> None:
-        begin_s = self._clock()
-        self._last = begin_s, json.dumps(self._make())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from vllm import __version__ as vllm_version
@@ -19,15 +18,12 @@ from vllm.v1.sample import rejection_sampler
 from agentspec.errors import ConfigError
 from agentspec.vllm_plugin import cpu
 from agentspec.vllm_plugin.checks import (
-    FIRST_WITH_FULL_BITMASKS,
     MOST_DRAFT_TOKENS,
-    advice,
     check_draft_length,
     check_executor,
     check_lossless,
     check_pipeline,
     check_version,
-    parse,
 )
 from agentspec.vllm_plugin.commands import Answer, Commands
 from agentspec.vllm_plugin.launch import DEFAULT_MAX_DRAFT, MODEL_METHODS, RUNNER_VARIABLE, ModelRunner
@@ -73,13 +69,10 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         if self._planner is None:
             return
         drafter = self._planner.drafter
-        for hint in self._advice(drafter.num_draft_tokens):
-            logger.warning("%s", hint)
         self._commands = Commands(drafter, self._file_suffix(), self._facts)
-        with cpu.cores_of_parent() if current_platform.is_cpu() else nullcontext():
-            drafter.forest.start_threads()
-            self._commands.restore()
-            drafter.open_corpus()
+        drafter.forest.start_threads()
+        self._commands.restore()
+        drafter.open_corpus()
         if drafter.settings.forest_file and not self.vllm_config.shutdown_timeout:
             logger.warning(
                 "without --shutdown-timeout vLLM kills this process at shutdown: outputs learned after the "
@@ -177,16 +170,6 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             spec.num_speculative_tokens, getattr(rejection_sampler, "MAX_SPEC_LEN", MOST_DRAFT_TOKENS)
         )
         return settings
-
-    def _advice(self, num_draft_tokens: int) -> list[str]:
-        config = self.vllm_config
-        return advice(
-            num_draft_tokens,
-            has_full_bitmasks=parse(vllm_version) >= FIRST_WITH_FULL_BITMASKS,
-            is_hybrid=config.model_config.is_hybrid,
-            vocab_size=config.model_config.get_vocab_size(),
-            num_workers=config.parallel_config.tensor_parallel_size,
-        )
 
     def _facts(self) -> Answer:
         """Return what ``status`` shows of this worker."""

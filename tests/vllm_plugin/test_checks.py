@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from agentspec.errors import ConfigError
-from agentspec.vllm_plugin.checks import advice, check_version, parse
+from agentspec.vllm_plugin.checks import check_version, parse
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.33.5", "v0.32.0rc1"])
@@ -25,22 +23,3 @@ def test_a_version_has_two_numbers() -> None:
     assert parse("0.32.0") == (0, 32)
     with pytest.raises(ConfigError, match="dev"):
         parse("dev")
-
-
-@pytest.mark.parametrize(
-    ("drafts", "server", "said"),
-    [
-        (32, {}, None),
-        (7, {"is_hybrid": True}, None),
-        (8, {"is_hybrid": True}, "keeps 9 states"),
-        (32, {"has_full_bitmasks": True, "num_workers": 2}, "38 MiB a step at 64 requests"),
-        (15, {"has_full_bitmasks": True, "num_workers": 2}, None),
-        (32, {"has_full_bitmasks": True}, None),  # no other process gets the masks
-        (32, {"num_workers": 8}, None),  # masks for the draft tokens of the step alone
-    ],
-)
-def test_advice_about_long_drafts(drafts: int, server: dict[str, Any], said: str | None) -> None:
-    plain = {"has_full_bitmasks": False, "is_hybrid": False, "vocab_size": 151_936, "num_workers": 1}
-    found = advice(drafts, **{**plain, **server})
-    assert (said or "") in "".join(found)
-    assert len(found) == (said is not None)

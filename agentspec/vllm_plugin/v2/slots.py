@@ -1,8 +1,11 @@
-"""The number of slots that the asynchronous scheduler gives a request, before its draft is made.
+"""How many draft tokens a step verifies: the slots that the asynchronous scheduler gives a request.
 
-The scheduler knows the draft before that one. What drafts follow such a one is learned from all requests, by
-stage and by the length of the draft before. A slot is worth its price if it holds an accepted token often
-enough; a slot that a short draft leaves empty costs as much as any. Does not import vLLM.
+Nothing else decides that where the scheduler works ahead of the drafts, except vLLM's adaptive verification
+in its place. A request's next draft is not made yet, but the length of the one before is known. Which drafts
+follow such a one is learned from all requests: the mean chance of acceptance of each slot, by stage and by
+the length of the draft before. A slot is worth its price if it holds an accepted token often enough; a slot
+that a short draft leaves empty costs as much as any. Needs no scheduler and does not import vLLM, so a worker
+can have one as well.
 """
 
 from __future__ import annotations

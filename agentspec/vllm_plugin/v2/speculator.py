@@ -27,7 +27,7 @@ from agentspec.vllm_plugin.drafter import ForestDrafter
 from agentspec.vllm_plugin.planner import Planned, StepPlanner
 from agentspec.vllm_plugin.signals import Signal
 from agentspec.vllm_plugin.v2.model_drafts import ModelDrafts
-from agentspec.vllm_plugin.v2.streams import CudaStream, ImmediateStream, Stream
+from agentspec.vllm_plugin.v2.streams import CudaStream, ImmediateStream
 
 
 class StepOutput(AsyncOutput):  # type: ignore[misc]
@@ -84,7 +84,7 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         self.draft_token_confidence_probs = torch.zeros(size, dtype=torch.float32, device=device)
         self._drafts = torch.zeros(size, dtype=torch.int64, device=device)
         self._tp = get_tp_group()
-        self._stream: Stream | None = None
+        self._stream: ImmediateStream | CudaStream | None = None
         self._has_model = model is not None
         self._is_ahead = vllm_config.scheduler_config.async_scheduling  # the scheduler, of the drafts
         self.planner: StepPlanner | None = None
@@ -189,7 +189,7 @@ def install(num_model_tokens: int = 0) -> None:
     model_runner.AsyncOutput = StepOutput
 
 
-def _stream(device: torch.device, *, has_side: bool) -> Stream:
+def _stream(device: torch.device, *, has_side: bool) -> ImmediateStream | CudaStream:
     if device.type == "cpu":
         return ImmediateStream()
     cuda: Any = torch.cuda

@@ -8,28 +8,11 @@ from __future__ import annotations
 import ctypes
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from agentspec.forest import RUN_ROW_STEP, RowStep
 
 DRIVER = "libcuda.so.1"
-
-
-class Stream(Protocol):
-    """What runs a step."""
-
-    def run(self, step: RowStep, is_ready: Any) -> None:
-        """Run the step once ``is_ready``, the event of its samples' arrival, has happened.
-
-        Raises:
-            OSError: the device refused it.
-        """
-
-    def copying(self) -> AbstractContextManager[Any]:
-        """Return a context for copies that follow the step."""
-
-    def join(self) -> None:
-        """Have the model's stream wait for the step and its copies."""
 
 
 class ImmediateStream:
