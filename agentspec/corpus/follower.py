@@ -11,8 +11,7 @@ from typing import Protocol
 
 from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject, Output, Tokens, Tombstone
 from agentspec.corpus.batch_log import BatchLog, SeenNumbers
-from agentspec.corpus.erasures import MetErasures, Tombstones
-from agentspec.corpus.memory import OutputMemory
+from agentspec.corpus.memory import MetErasures, OutputMemory, Tombstones
 from agentspec.corpus.publisher import Publisher
 from agentspec.corpus.snapshots import LEASE_S
 from agentspec.corpus.store import START, Cursor

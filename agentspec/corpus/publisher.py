@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from agentspec.corpus.batch import Batch, Output, Tombstone, covers
 from agentspec.corpus.batch_log import BatchLog
 from agentspec.corpus.memory import OutputMemory
-from agentspec.corpus.outbox import Outbox
-from agentspec.corpus.output_queue import FinishedOutput, OutputQueue
+from agentspec.corpus.outbox import FinishedOutput, Outbox, OutputQueue
 from agentspec.corpus.threads import CircuitBreaker, Worker
 from agentspec.errors import AgentSpecError, BatchError, CorpusError, DataKeyError
 

@@ -4,7 +4,7 @@ Every key and field may hold what another program wrote. So a script looks at ty
 takes a value of the wrong kind for none when it reads, and replaces it when it writes.
 
 The hash of facts has: epoch, erasure (number of the last erasure of a stage or person), fence, bytes (of the
-log), most_bytes and most_ms (its retention), key (wrapped), snapshot and previous (ids).
+log), key (wrapped), snapshot and previous (ids).
 """
 
 from __future__ import annotations
@@ -67,7 +67,6 @@ if key ~= '' then
     return 0
   end
 end
-redis.call('HSET', facts, 'most_bytes', ARGV[3], 'most_ms', ARGV[4])
 if is_a(log, 'stream') and is_exhausted(log) then redis.call('UNLINK', log) end
 local id = redis.call('XADD', log, '*', 'batch', batch)
 local bytes = redis.call('XLEN', log) > 1 and number(fact(facts, 'bytes')) or 0
@@ -316,7 +315,7 @@ for i, type in ipairs({'hash', 'stream', 'string'}) do
 end
 if is_a(KEYS[2], 'stream') and is_exhausted(KEYS[2]) then foreign[#foreign + 1] = KEYS[2] end
 if is_a(facts, 'hash') then
-  for _, name in ipairs({'epoch', 'erasure', 'fence', 'bytes', 'most_bytes', 'most_ms'}) do
+  for _, name in ipairs({'epoch', 'erasure', 'fence', 'bytes'}) do
     if redis.call('HEXISTS', facts, name) == 1 and not number(fact(facts, name)) then
       foreign[#foreign + 1] = facts .. ' ' .. name
     end
@@ -377,8 +376,7 @@ for _, name in ipairs({'previous', 'snapshot'}) do
     written = number(fact(prefix .. id, 'minute')) or 0
   end
 end
-return {entries, bytes, snapshots, oldest, written, number(fact(facts, 'most_bytes')) or 0,
-  number(fact(facts, 'most_ms')) or 0}
+return {entries, bytes, snapshots, oldest, written}
 """
 )
 

@@ -374,8 +374,8 @@ class RedisStore:
         with self._errors(), self._client.pipeline(transaction=False) as pipeline:
             for keys in map(_Keys, scopes):
                 pipeline.eval(scripts.STATS, 2, keys.log, keys.facts, keys.snapshot)
-            answers = msgspec.convert(_answers(pipeline), list[_Stats])
-        stats = {scope: _stats(*answer) for scope, answer in zip(scopes, answers, strict=True)}
+            answers = msgspec.convert(_answers(pipeline), list[tuple[int, int, int, int, int]])
+        stats = {scope: ScopeStats(*answer) for scope, answer in zip(scopes, answers, strict=True)}
         return {scope: one for scope, one in stats.items() if one.num_entries or one.num_snapshot_bytes}
 
     def scopes(self) -> list[Scope]:
@@ -486,22 +486,6 @@ class _Keys:
         self.facts = f"{scope_name}:facts"
         self.lease = f"{scope_name}:lease"
         self.snapshot = f"{scope_name}:snapshot:"  # before an id
-
-
-_Stats = tuple[int, int, int, int, int, int, int]
-
-
-def _stats(
-    num_entries: int,
-    num_bytes: int,
-    num_snapshot_bytes: int,
-    oldest: int,
-    written: int,
-    most_bytes: int,
-    most_ms: int,
-) -> ScopeStats:
-    retention = Retention(most_bytes, most_ms / 1000) if most_bytes else None
-    return ScopeStats(num_entries, num_bytes, num_snapshot_bytes, oldest, written, retention)
 
 
 def _answers(pipeline: Any) -> list[Any]:

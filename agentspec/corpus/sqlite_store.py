@@ -42,7 +42,7 @@ create table scopes (
     id integer primary key, vocabulary text not null, tenant text not null, epoch int not null default 0,
     num_entries int not null default 0, num_bytes int not null default 0,
     fence int not null default 0, holder text not null default '', lease_end_s real not null default 0,
-    most_bytes int, most_age_s real, erasure int not null default 0,
+    erasure int not null default 0,
     unique (vocabulary, tenant));
 create table entries (
     id integer primary key autoincrement, scope int not null, minute int not null, num_bytes int not null,
@@ -146,7 +146,6 @@ class SqliteStore:
             self._append(file, number, batch)
             if is_erasure:
                 self._set_erasure(file, number, max(marks.erasure + 1, self._now_ms()))
-            self._note_retention(file, number)
             self._drop_beyond_budget(file, number)
             self._drop_old(file)
         return True
@@ -265,14 +264,6 @@ class SqliteStore:
         return int((time.time() + _LATEST_ID_S) * 1e6)
 
     # ---- retention ----
-
-    def _note_retention(self, file: sqlite3.Connection, number: int) -> None:
-        limits = (self._retention.most_bytes, self._retention.most_age_s)
-        file.execute(
-            "update scopes set most_bytes = ?1, most_age_s = ?2"
-            " where id = ?3 and (most_bytes, most_age_s) is not (?1, ?2)",
-            (*limits, number),
-        )
 
     def _drop_beyond_budget(self, file: sqlite3.Connection, number: int) -> None:
         """Drop the scope's oldest entries, never its newest."""
@@ -509,8 +500,8 @@ class SqliteStore:
                 " (select ifnull(sum(num_bytes), 0) from snapshots where scope = scopes.id),"
                 " (select minute from entries where scope = scopes.id order by entries.id limit 1),"
                 " (select minute from snapshots where scope = scopes.id and is_complete"
-                " order by snapshots.id desc limit 1),"
-                f" most_bytes, most_age_s from scopes where {_HAS_OUTPUTS}"
+                " order by snapshots.id desc limit 1)"
+                f" from scopes where {_HAS_OUTPUTS}"
             ).fetchall()
             scopes = {tuple(row[:2]): row[2:] for row in rows}
             return {scope: _stats(*scopes[tuple(scope)]) for scope in self._named(scopes)}
@@ -560,9 +551,7 @@ def _make_folders(folder: Path) -> None:
 def _stats(*found: object) -> ScopeStats:
     """Return a scope's sizes, with 0 for those that another program has replaced."""
     numbers = [number if isinstance(number, int | float) and number > 0 else 0 for number in found]
-    entries, size, snapshots, oldest, written, most_bytes = map(int, numbers[:6])
-    retention = Retention(most_bytes, float(numbers[6])) if most_bytes and numbers[6] else None
-    return ScopeStats(entries, size, snapshots, oldest, written, retention)
+    return ScopeStats(*map(int, numbers))
 
 
 def _stored(kind: str, size: int | None, batch: bytes | None) -> bytes | Unread:

@@ -107,7 +107,6 @@ class ScopeStats:
         num_snapshot_bytes: of the snapshot, and of the one before if it is kept.
         oldest_minute: when the oldest entry was published.
         snapshot_minute: when the snapshot was written.
-        retention: of the engine that published last; None if none has.
     """
 
     num_entries: int
@@ -115,7 +114,6 @@ class ScopeStats:
     num_snapshot_bytes: int
     oldest_minute: int
     snapshot_minute: int = 0
-    retention: Retention | None = None
 
 
 class CorpusStore(Protocol):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentspec.corpus.batch import Batch, ForgetStage, ForgetSubject, Tombstone, repeated
-from agentspec.corpus.erasures import MetErasures
-from agentspec.corpus.memory import OutputMemory
+from agentspec.corpus.memory import MetErasures, OutputMemory
 from tests.corpus.support.replica import output
 
 

@@ -115,16 +115,6 @@ def test_sizes(store):
     assert 0 <= stats.snapshot_minute - stats.oldest_minute < 60
 
 
-def test_limits_are_those_of_the_last_publisher(location):
-    for retention in (Retention(), Retention(most_bytes=1000, most_age_s=60.0)):
-        with closing(open_store(location, retention)) as store:
-            store.publish(SCOPE, b"x")
-            put(store, b"part", scope=OTHERS[0])
-            assert store.stats()[SCOPE].retention == retention
-            assert store.stats()[OTHERS[0]].retention is None
-            assert store.stats()[OTHERS[0]].oldest_minute == 0
-
-
 def test_scopes_without_outputs_are_remembered(store):
     assert store.scopes() == []
     for scope in (SCOPE, OTHERS[0]):

@@ -15,7 +15,7 @@ import pytest
 
 from agentspec.corpus.batch import Output
 from agentspec.corpus.batch_log import BatchLog
-from agentspec.corpus.output_queue import Entry, FinishedOutput, OutputQueue
+from agentspec.corpus.outbox import Entry, FinishedOutput, OutputQueue
 from agentspec.corpus.store import open_store
 from agentspec.errors import ConfigError
 from agentspec.forest.sessions import session_hash

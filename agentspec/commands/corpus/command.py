@@ -22,7 +22,7 @@ the command failed, and 3 if `forget` erased all, but a crash of the store may b
 """
 ACTIONS = {
     "stats": (
-        "sizes, ages and limits by tenant and stage",
+        "sizes, ages and damage by tenant and stage",
         """\
 Show what a corpus holds of each tenant and stage, and how many of its batches are damaged: engines ignore
 these. Reads all of it and changes nothing.

@@ -18,7 +18,6 @@ from agentspec.commands.corpus.place import (
     contents,
     known_scopes,
     progress,
-    retention_of,
     stage_paths,
 )
 from agentspec.commands.corpus.text import counted, size
@@ -31,7 +30,7 @@ from agentspec.corpus.batch import (
     is_covered,
 )
 from agentspec.corpus.snapshots import SnapshotWriter
-from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats
+from agentspec.corpus.store import CorpusStore, Scope, ScopeStats
 from agentspec.errors import ConfigError, LostBatchesError
 from agentspec.stages import check_tenant
 from agentspec.tags import subject_hash
@@ -74,12 +73,11 @@ def run(args: argparse.Namespace) -> int:
     if not (args.yes or _is_confirmed(f"Erase {what} in {place.shown} and in all engines that share it?")):
         print("nothing was erased", file=sys.stderr)
         return 1
-    retention = retention_of(stats.values())
     lost: list[str] = []
-    with place.writing(retention) as store:
+    with place.writing() as store:
         for scope in scopes:
             if tombstones:
-                lost += _erase(place, store, scope, tombstones, retention)
+                lost += _erase(place, store, scope, tombstones)
             else:
                 store.erase(scope)
         unsettled = store.settle(_SETTLE_S)
@@ -133,7 +131,6 @@ def _erase(
     store: CorpusStore,
     scope: Scope,
     tombstones: Sequence[Tombstone],
-    retention: Retention,
 ) -> list[str]:
     """Erase as an engine would: the log carries it to all engines.
 
@@ -144,7 +141,7 @@ def _erase(
         CorpusError: repeat it.
     """
     holder = f"command:{os.urandom(8).hex()}"
-    writer = SnapshotWriter(place.log(store, scope), holder, most_age_s=retention.most_age_s)
+    writer = SnapshotWriter(place.log(store, scope), holder)
     lost = []
     for tombstone in tombstones:
         try:

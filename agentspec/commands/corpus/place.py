@@ -19,7 +19,7 @@ from agentspec.corpus.encryption import KeyRing, no_operator_key, operator_key
 from agentspec.corpus.settings import KEY_VARIABLE, is_redis, without_password
 from agentspec.corpus.snapshots import SnapshotContent, entries
 from agentspec.corpus.sqlite_store import FILE
-from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats, open_store
+from agentspec.corpus.store import CorpusStore, Retention, Scope, open_store
 from agentspec.errors import ConfigError
 from agentspec.stages import DEFAULT_STAGE, StageKey
 from agentspec.vllm_plugin.lora import NO_WORKFLOW, adapted
@@ -56,7 +56,7 @@ class Place:
             yield store
 
     @contextmanager
-    def writing(self, retention: Retention) -> Iterator[CorpusStore]:
+    def writing(self, retention: Retention | None = None) -> Iterator[CorpusStore]:
         """Open the store, and make it if it is not there."""
         with closing(open_store(self._location, retention)) as store:
             yield store
@@ -100,12 +100,6 @@ def contents(log: BatchLog, tenant: str) -> Contents:
         if logged.cursor == end:
             break
     return Contents(outputs, num_damaged)
-
-
-def retention_of(stats: Iterable[ScopeStats]) -> Retention:
-    """Return limits that drop nothing that an engine keeps."""
-    limits = [one.retention for one in stats if one.retention is not None] or [Retention()]
-    return Retention(max(limit.most_bytes for limit in limits), max(limit.most_age_s for limit in limits))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``agentspec corpus stats``: sizes, ages and limits by tenant and stage."""
+"""``agentspec corpus stats``: sizes, ages and damage by tenant and stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from agentspec.commands.corpus.place import Contents, Place, contents, known_scopes, progress, stage_name
 from agentspec.commands.corpus.text import counted, cut, duration, owner, size, table
 from agentspec.corpus.batch import Output
-from agentspec.corpus.store import CorpusStore, Retention, Scope, ScopeStats
+from agentspec.corpus.store import CorpusStore, Scope, ScopeStats
 from agentspec.errors import ConfigError, CorpusError
 
 COLUMNS = ("stage", "outputs", "uses", "tokens", "oldest", "newest")
@@ -48,7 +48,6 @@ class ScopeFigures:
     erasure_age_s: float | None  # of the last one of the whole
     num_tombstones: int
     num_damaged: int
-    retention: Retention | None
     stages: list[StageFigures]
 
 
@@ -97,7 +96,6 @@ def _figures(store: CorpusStore, scope: Scope, stats: ScopeStats, held: Contents
         erasure_age_s=_age_s(epoch // 60) if (epoch := store.marks(scope).epoch) else None,
         num_tombstones=held.outputs.num_tombstones,
         num_damaged=held.num_damaged,
-        retention=stats.retention,
         stages=stages,
     )
 
@@ -132,7 +130,6 @@ def _shown(figures: ScopeFigures) -> str:
         f"  outputs   {figures.num_outputs:,}, {counted(figures.num_tokens, 'token')}",
         f"  log       {_log(figures)}",
         f"  snapshot  {_snapshot(figures)}",
-        f"  limits    {_limits(figures.retention)}",
     ]
     erasures = []
     if figures.erasure_age_s is not None:
@@ -159,12 +156,6 @@ def _snapshot(figures: ScopeFigures) -> str:
     if figures.snapshot_age_s is None:
         return "none"
     return f"{size(figures.num_snapshot_bytes)}, of {duration(figures.snapshot_age_s)} ago"
-
-
-def _limits(retention: Retention | None) -> str:
-    if retention is None:
-        return "unknown: no engine has published here yet"
-    return f"{size(retention.most_bytes)} of log, {duration(retention.most_age_s)} of age"
 
 
 def _row(stage: StageFigures) -> tuple[str, ...]:

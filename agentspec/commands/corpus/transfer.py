@@ -16,7 +16,6 @@ from agentspec.commands.corpus.place import (
     contents,
     known_scopes,
     progress,
-    retention_of,
     stage_paths,
 )
 from agentspec.commands.corpus.text import counted, size
@@ -109,7 +108,7 @@ def run_import(args: argparse.Namespace) -> int:
             with place.reading() as store:
                 stats = store.stats()
         _check_vocabularies(found, stats, args.vocabulary)
-        with place.writing(retention_of(stats.values())) as store:
+        with place.writing() as store:
             is_encrypted = _is_encrypted(place, store, stats)
             for scope, held in found.items():
                 keys = KeyRing(store, place.operator) if place.operator and is_encrypted else None
