@@ -1,7 +1,9 @@
 """The interface between an engine and its proposer.
 
-An engine uses these four methods and never sees a tree. :class:`agentspec.Forest` is the production
-proposer. :class:`NoDrafts` switches speculation off. Tests use their own.
+An engine uses these four methods and never sees a tree: it starts a request, gives the accepted tokens of a
+batch and gets drafts, and ends the request. :class:`agentspec.Forest` is the production proposer.
+:class:`NoDrafts` switches speculation off. ``TorchEngine(config, proposer)`` takes any other. One that drafts
+from the model's hidden states or logits is also a ``PassWatcher`` (``agentspec.engine.passed``).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ FAMILIES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
-    "MiMoForCausalLM": "qwen2",  # with MTP heads, which drafters/mtp.py reads
+    "MiMoForCausalLM": "qwen2",  # with MTP heads, which are not read
 }
 # What a family's config.json means by leaving a key out.
 _FAMILY_DEFAULTS: dict[str, dict[str, Any]] = {
