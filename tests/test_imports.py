@@ -249,7 +249,8 @@ def test_ray_stays_in_its_package() -> None:
 
 
 def test_only_the_forest_the_steps_and_doctor_know_the_native_core() -> None:
-    forest = {f"agentspec.forest.{name}" for name in ("forest", "registry", "persistence", "model_table")}
+    parts = ("forest", "registry", "persistence", "model_table")
+    forest = {"agentspec.forest", *(f"agentspec.forest.{name}" for name in parts)}
     build_facts = "agentspec.doctor.packages"
     assert users_of("agentspec._native", "_native") == forest | {"agentspec.steps", build_facts}
 

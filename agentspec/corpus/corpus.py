@@ -140,7 +140,7 @@ class Corpus:
         self._store = store
         self._log = BatchLog(store, vocabulary, keys)
         self._memory = OutputMemory(config.memory_bytes)
-        trees.share_models()  # a person's calls train no model: it can't be told what it learned of whom
+        trees.learn_nothing_personal()  # what a model has learned of whom can't be erased from it
         self._publisher = Publisher(
             self._log,
             self.origin,

@@ -48,7 +48,7 @@ class SharedTrees(Protocol):
     def evict_tenant(self, tenant: str) -> None:
         """Empty all shared trees of a tenant."""
 
-    def share_models(self) -> None:
+    def learn_nothing_personal(self) -> None:
         """From now on, requests that are personal, or do not learn, train no model."""
 
     def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:

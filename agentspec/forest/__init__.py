@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from agentspec.forest.forest import (
-    RUN_ROW_STEP,
-    EndedRow,
-    Forest,
-    ForestStats,
-    LiveRows,
-    RowCounts,
-    RowStep,
-    Tokens,
-    known_tokens,
-)
+from agentspec._native import RUN_ROW_STEP, EndedRow, LiveRows, RowCounts, RowStep, known_tokens
+from agentspec.forest.forest import Forest, ForestStats, Tokens
 
 __all__ = [
     "RUN_ROW_STEP",

@@ -19,18 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agentspec._native import (
-    RUN_ROW_STEP,
-    DraftMaker,
-    DraftOptions,
-    EndedRow,
-    ForestCore,
-    LiveRows,
-    RowCounts,
-    RowStep,
-    check_tokens,
-    known_tokens,
-)
+from agentspec._native import DraftMaker, DraftOptions, ForestCore, LiveRows, check_tokens
 from agentspec.config import MOST_DRAFT_TOKENS, DraftConfig, ForestConfig, check_int, check_prob
 from agentspec.draft import TREES, Draft, Origin
 from agentspec.errors import (
@@ -47,23 +36,10 @@ from agentspec.forest.registry import RequestTrees, TreeRegistry
 from agentspec.forest.sessions import SessionKey, session_hash
 from agentspec.stages import StageKey
 
-__all__ = [
-    "RUN_ROW_STEP",
-    "EndedRow",
-    "Forest",
-    "ForestStats",
-    "LiveRows",
-    "RowCounts",
-    "RowStep",
-    "Tokens",
-    "known_tokens",
-]
-
 Tokens = NDArray[np.int32]
 
 _INT32 = np.dtype(np.int32)
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
-_MOST_UPDATES = 64  # of models in a call: 3.4 MB at most
 _MAKER = DraftMaker(Draft, TREES)
 
 
@@ -90,7 +66,6 @@ class _Request:
 
     number: int
     stage: StageKey
-    origin: Origin
     session: SessionKey | None = None
     shared: tuple[int, ...] = ()  # the trees that it drafts from, but for its own
 
@@ -136,6 +111,7 @@ class Forest:
         self._lock = threading.Lock()  # guards the requests; never held during long work of the core
         self._requests: dict[str, _Request] = {}
         self._num_started = 0
+        self._trains_on_all = True  # the models
         _FORESTS.add(self)
 
     # ---- requests ----
@@ -151,7 +127,6 @@ class Forest:
         draft: DraftConfig | None = None,
         learn: bool = True,
         wait: bool = True,
-        origin: Origin = Origin.LOCAL,
         is_personal: bool = False,
         learns_at_end: bool = False,
     ) -> None:
@@ -169,9 +144,7 @@ class Forest:
                 from another engine) and indexes it in the background. Use it inside a decode step. Until the
                 index is ready, only the shared trees draft. The step at which the index takes part is not
                 deterministic. All else is reproducible.
-            origin: where its output is written.
-            is_personal: its output may hold a person's data. Models that are shared with other engines learn
-                nothing from it, nor from requests that do not learn.
+            is_personal: its output may hold a person's data (:meth:`learn_nothing_personal`).
             learns_at_end: no shared tree holds its output while it is written: :meth:`finish` says what of
                 it they learn.
 
@@ -188,7 +161,7 @@ class Forest:
         prediction = _NO_TOKENS if prediction_ids is None else _check_tokens(prediction_ids)
         draft = draft or DraftConfig()
         options = _native_options(draft)
-        request = self._admit(request_id, stage, origin)
+        request = self._admit(request_id, stage)
         try:
             is_learned = draft.rule == "learned" and not draft.is_off
             trees = self._enter(request, session, is_learned=is_learned, is_awaited=not wait)
@@ -203,8 +176,7 @@ class Forest:
                 learn=learn and not learns_at_end,
                 in_background=not wait,
                 model=trees.model,
-                origin=origin,
-                is_private=is_personal or not learn,
+                is_private=not self._trains_on_all and (is_personal or not learn),
             )
         except BaseException:
             self._dismiss(request_id)
@@ -313,7 +285,7 @@ class Forest:
         if output is not None:
             if learn:
                 shared = np.array(request.shared, np.uint64)
-                self._core.learn(shared, _check_tokens(output), 1, request.origin)
+                self._core.learn(shared, _check_tokens(output))
             learn = False
         # the core first: it refuses a request that another thread is just starting or has just finished
         try:
@@ -377,47 +349,12 @@ class Forest:
         """Return the states of the acceptance models: of stages, and those that several of them share."""
         return [saved.state for saved in persistence.models(self._core, self._trees)]
 
-    # ---- models of other engines ----
+    def learn_nothing_personal(self) -> None:
+        """From now on, requests that are personal, or do not learn, train no acceptance model.
 
-    def share_models(self) -> None:
-        """From now on, what the stages' acceptance models learn can be taken for other engines.
-
-        Each takes twice the memory. Requests that are personal, or do not learn, train no model any more.
+        An engine with a corpus needs it: what a model has learned of whom can't be erased from it.
         """
-        self._trees.share_models()
-
-    def take_model_updates(
-        self, wants: Callable[[StageKey], bool] = lambda stage: True
-    ) -> list[tuple[StageKey, bytes]]:
-        """Return what models have learned since the last call: up to 64 of those for which it is enough.
-
-        A stage's updates become rare: the next one follows once it has learned a tenth more than all engines
-        knew, after 200 to 16,384 outcomes of drafted tokens. An update has 1 to 60 KB and holds no text.
-
-        Args:
-            wants: says whose models to ask. The others keep what they have learned for a later call.
-        """
-        ready = self._core.models_with_updates()
-        names = {model: StageKey(*name) for name, model in self._trees.models() if name[1]} if ready else {}
-        updates = []
-        for model in [one for one in ready if one in names and wants(names[one])][:_MOST_UPDATES]:
-            with contextlib.suppress(UnknownRequestError):  # it was dropped meanwhile
-                updates.append((names[model], self._core.take_model_update(model)))
-        return updates
-
-    def merge_model(self, stage: StageKey, update: bytes) -> None:
-        """Add to a stage's model what that of another engine has learned.
-
-        Each number becomes the mean of both, by the outcomes behind it. Without room for a new model, the
-        model that the tenant's stages share learns it, if there is one.
-
-        Raises:
-            ConfigError: the update is not one of :meth:`take_model_updates`.
-        """
-        model = self._trees.add_model((stage.tenant, stage.path))
-        if model is not None:
-            with contextlib.suppress(UnknownRequestError):
-                self._core.merge_model(model, update)
+        self._trains_on_all = False
 
     def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
         """Forget what the models of a stage, and of all stages below it, have learned. ``()`` means all.
@@ -515,11 +452,11 @@ class Forest:
 
     # ---- live requests ----
 
-    def _admit(self, request_id: str, stage: StageKey, origin: Origin) -> _Request:
+    def _admit(self, request_id: str, stage: StageKey) -> _Request:
         with self._lock:
             if request_id in self._requests:
                 raise DuplicateRequestError(f"request {request_id!r} is live already")
-            request = _Request(self._num_started, stage, origin)
+            request = _Request(self._num_started, stage)
             self._num_started += 1
             self._requests[request_id] = request
             return request

@@ -66,8 +66,7 @@ class ModelTable:
     model: the least used model becomes that of its stage and of all further ones, which go on learning
     together. A stage that is used twice as often as another one takes over its room; the other one shares
     from then on. So stages that take turns keep what they have learned, and no stage has less than a shared
-    model. A model of its own begins with what the shared one knows, unless models are shared with other
-    engines: an update of a stage tells nothing of other stages.
+    model. A model of its own begins with what the shared one knows.
 
     Tenants never share. If all models together have no room, a tenant that was not used for long gives one
     up, or else the tenant with the most to one with at least two fewer. If each has only one, a further
@@ -84,7 +83,6 @@ class ModelTable:
         self._most = most
         self._most_of_tenant = min(most, most_of_tenant)
         self._prior = prior
-        self._is_shared = False
         self._num_models = 0
         self._tenants: dict[str, _Tenant] = {}  # the last one that got its first model is last
         self._uses = UseCounts()  # of tenants
@@ -140,14 +138,6 @@ class ModelTable:
             tenant.models = {path: self._new(tenant, state), **tenant.models}
         return tenant.models.get(path, tenant.models.get(POOLED))
 
-    def share(self) -> None:
-        """From now on, models are shared with other engines."""
-        self._is_shared = True
-        for tenant in self._tenants.values():
-            for path in list(tenant.mixed):
-                self._drop(tenant, path)
-        self._core.share_models()
-
     def drop(self, name: str, path: Path) -> None:
         """Drop the models of a stage and of all stages below it, and what they have learned with others."""
         tenant = self._tenants.get(name)
@@ -163,7 +153,7 @@ class ModelTable:
 
     def _begin(self, tenant: _Tenant, path: Path) -> int:
         """Return a new model of a stage's own."""
-        if self._is_shared or POOLED not in tenant.models:
+        if POOLED not in tenant.models:
             return self._new(tenant)
         tenant.mixed.add(path)
         return self._new(tenant, self._core.model_state(tenant.models[POOLED]))
@@ -188,7 +178,7 @@ class ModelTable:
             return
         least = tenant.least_used()
         state = self._core.model_state(tenant.models[least])
-        self._drop(tenant, least)  # a copy: no update of the stage tells what others learn into it
+        self._drop(tenant, least)
         tenant.models[POOLED] = self._new(tenant, state)
 
     def _make_room(self, tenant: _Tenant, path: Path) -> bool:

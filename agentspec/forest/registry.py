@@ -229,11 +229,6 @@ class TreeRegistry:
         with self._lock:
             return self._models.add(self._tenant(name[0]).group, name, state)
 
-    def share_models(self) -> None:
-        """From now on, models are shared with other engines, and take twice the memory."""
-        with self._lock:
-            self._models.share()
-
     def drop_unwanted(self) -> None:
         """Free the trees that lost their name."""
         while self._unwanted:

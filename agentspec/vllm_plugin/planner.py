@@ -159,15 +159,15 @@ class StepPlanner:
             step = RowStep(
                 self.drafter.rows,
                 names,
-                self._verified,
-                num_sampled,
-                sampled,
-                self.drafts,
-                self.chances,
-                price,
-                num_model,
-                least,
-                dictated,
+                verified=self._verified,
+                num_sampled=num_sampled,
+                sampled=sampled,
+                drafts=self.drafts,
+                chances=self.chances,
+                min_prob=price,
+                num_model=num_model,
+                least=least,
+                dictated=dictated,
             )
         except Exception:
             self.give_up(names, "it could not be planned", exc_info=True)

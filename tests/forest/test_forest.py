@@ -296,12 +296,6 @@ def test_a_setting_that_is_refused_is_named_with_its_value(config, name, value):
         config(**{name: value})
 
 
-def test_integers_of_numpy_are_integers():
-    forest = Forest(ForestConfig(total_limit_bytes=np.int64(1 << 30), depth=np.int32(8)))
-    forest.start("a", EXTRACT, ids(1, 2, 1), draft=DraftConfig(max_tokens=np.int64(3)))
-    assert len(forest.draft("a", np.int64(1))) == 1
-
-
 def test_an_array_that_is_not_aligned_is_refused():
     forest = Forest()
     forest.start("a", EXTRACT, ids(1))

@@ -100,19 +100,16 @@ def test_a_stage_used_more_takes_over_the_room_of_another() -> None:
     assert shared in (models.enter("b"), models.enter("c"))
 
 
-def test_a_model_of_its_own_begins_as_a_copy_unless_others_are_told_of_it() -> None:
-    for is_shared in (False, True):
-        models = Models(2)
-        if is_shared:
-            models.table.share()
-        models.add("a")
-        taught = ForestCore.untrained_model_state()
-        models.table.add(models.group("t"), ("t", POOLED), taught)
-        for _ in range(20):
-            model = models.enter("b")
-        assert (models.core.model_state(model) == taught) is not is_shared
-        models.table.drop("t", ("other",))  # a copy knows of other stages, and is forgotten with them
-        assert models.num_held() == (2 if is_shared else 0)  # with what others know
+def test_a_model_of_its_own_begins_as_a_copy_of_the_shared_one() -> None:
+    models = Models(2)
+    models.add("a")
+    taught = ForestCore.untrained_model_state()
+    models.table.add(models.group("t"), ("t", POOLED), taught)
+    for _ in range(20):
+        model = models.enter("b")
+    assert models.core.model_state(model) == taught
+    models.table.drop("t", ("other",))  # a copy knows of other stages, and is forgotten with them
+    assert models.num_held() == 0
 
 
 def test_stages_that_are_gone_give_way() -> None:

@@ -67,19 +67,6 @@ def test_a_string_that_is_written_here_too_is_local_from_then_on(config: DraftCo
     assert draft.origins is None
 
 
-@pytest.mark.parametrize("config", RULES, ids=lambda one: one.rule)
-def test_a_running_output_of_another_engine_is_the_fleets(config: DraftConfig) -> None:
-    forest = Forest()
-    forest.start("followed", STAGE, tokens([]), origin=FLEET)
-    forest.observe("followed", tokens([1, 2, 3, 4]))
-    draft = drafted(forest, [1, 2], config)
-    assert draft.token_ids.tolist() == [3, 4]
-    assert origins(draft) == [FLEET, FLEET]
-    with pytest.raises(ValueError, match="no origin 3"):
-        forest.start("another", STAGE, tokens([]), origin=3)
-    forest.start("another", STAGE, tokens([]))  # the refused one was not admitted
-
-
 def test_an_unknown_origin_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no origin 3"):
         Forest().learn(STAGE, tokens([1]), origin=3)

@@ -80,17 +80,6 @@ def test_what_is_no_forest_is_refused_and_stays(path: Path) -> None:
         assert files(path.parent) == {"forest": content}
 
 
-def test_nothing_is_loaded_from_nothing(path: Path) -> None:
-    assert load(path) is None
-
-
-def test_a_whole_file_is_loaded(path: Path, saved: bytes) -> None:
-    loaded = load(path)
-    assert loaded is not None
-    assert loaded.num_tokens > 0
-    assert files(path.parent) == {"forest": saved}
-
-
 def damaged(saved: bytes, how: str) -> bytes:
     changes = {
         "changed": saved[:-9] + bytes([saved[-9] ^ 1]) + saved[-8:],

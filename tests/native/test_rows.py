@@ -58,11 +58,6 @@ def test_a_row_is_counted_up_to_its_end(device: Device) -> None:
     assert device.engine.learned() == 8
 
 
-@pytest.mark.parametrize(("most_tokens", "num_drafted"), [(2, 0), (3, 0), (4, 1), (6, 3), (20, 4)])
-def test_a_draft_leaves_room_for_the_bonus_token(most_tokens: int, num_drafted: int) -> None:
-    assert Device(Engine(most_tokens)).step(10).draft(0) == TEXT[1 : 1 + num_drafted]
-
-
 def test_chances_are_those_of_each_token_after_the_ones_before_it(device: Device) -> None:
     other = np.array([10, 11, 12, 90, 91], np.int32)
     device.engine.core.learn(np.array([device.engine.index], np.uint64), other)

@@ -1,164 +1,19 @@
-"""The suffix index compared with the naive one, and its contracts."""
+"""The binding of the suffix index, for benchmarks and tools.
+
+In C++ it is compared with brute force (``cpp/naive_index.cpp``, ``test_random_operations``, the fuzz target).
+"""
 
 from __future__ import annotations
-
-import random
 
 import numpy as np
 import pytest
 
 from agentspec._native import SuffixIndex
 from agentspec.errors import ConfigError, TokenError, UnknownRequestError
-from tests.native.support.naive_index import NaiveIndex
 
 
 def ids(*tokens: int) -> np.ndarray:
     return np.array(tokens, np.int32)
-
-
-class Pair:
-    """Both indices under the same operations, compared after each."""
-
-    def __init__(self, rng: random.Random, depth: int, alphabet: int) -> None:
-        self.rng = rng
-        self.depth = depth
-        self.alphabet = alphabet
-        self.index = SuffixIndex(depth)
-        self.naive = NaiveIndex(depth)
-        self.live: list[int] = []
-        self.finished: dict[tuple[int, ...], list[int]] = {}  # oldest first; equal outputs share one entry
-
-    def tokens(self, most: int) -> list[int]:
-        """Return random skewed tokens, or a stretch of some sequence, so that repetition is common."""
-        if self.naive.sequences and self.rng.random() < 0.4:
-            text = self.rng.choice(list(self.naive.sequences.values()))
-            if text:
-                start = self.rng.randrange(len(text))
-                return text[start : start + self.rng.randint(1, most)]
-        return [int(self.alphabet * self.rng.random() ** 2) for _ in range(self.rng.randint(1, most))]
-
-    def operate(self) -> None:
-        roll = self.rng.random()
-        if roll < 0.06 or not self.live:
-            self.live.append(self.index.open_sequence())
-        elif roll < 0.10:
-            done = self.live.pop(self.rng.randrange(len(self.live)))
-            self.index.close_sequence(done)
-            if done in self.naive.sequences:
-                text = tuple(self.naive.sequences[done])
-                self.finished[text] = [*self.finished.pop(text, []), done]
-        elif roll < 0.135 and self.finished:
-            self.evict()
-        elif roll < 0.15:
-            self.remove()
-        elif roll < 0.16:
-            self.enforce()
-        elif roll < 0.60:
-            self.append()
-        elif roll < 0.75:
-            self.compare_count()
-        else:
-            self.compare_draft(is_tree=roll > 0.92)
-
-    def append(self) -> None:
-        sequence = self.rng.choice(self.live)
-        tokens = self.tokens(4)
-        assert self.index.append(sequence, ids(*tokens))
-        self.naive.append(sequence, tokens)
-
-    def remove(self) -> None:
-        sequence = self.live.pop(self.rng.randrange(len(self.live)))
-        self.index.remove_sequence(sequence)
-        self.naive.remove(sequence)
-
-    def evict(self, num_gone: int = 0) -> None:
-        """Evict the oldest output, of which ``num_gone`` tokens were evicted before."""
-        text = next(iter(self.finished))
-        sequences = self.finished.pop(text)
-        num_left = len(text) * len(sequences) - num_gone
-        assert self.index.evict(num_left) == num_left
-        for sequence in sequences:
-            self.naive.remove(sequence)
-
-    def enforce(self) -> None:
-        """Close all holes, evict a little, and remove evicted or cut sequences from both indices."""
-        self.index.enforce(self.index.memory_bytes - 1)
-        overhead = self.index.memory_bytes - self.index.used_bytes
-        self.index.enforce(overhead + int(self.index.used_bytes * self.rng.uniform(0.8, 1.0)))
-        for sequence in self.live[:]:
-            if not self.index.append(sequence, ids()):  # no longer learned
-                self.live.remove(sequence)
-                self.index.remove_sequence(sequence)
-                self.naive.remove(sequence)
-        while num_gone := sum(map(len, self.naive.sequences.values())) - self.index.num_tokens:
-            text, sequences = next(iter(self.finished.items()))
-            self.evict(min(num_gone, len(text) * len(sequences)))
-
-    def compare_count(self) -> None:
-        tokens = self.tokens(self.depth)[: self.depth]
-        assert self.index.count(ids(*tokens)) == self.naive.count(tuple(tokens))
-
-    def compare_draft(self, is_tree: bool) -> None:
-        rule = {
-            "max_tokens": self.rng.choice((0, 1, 3, 8, 12)),
-            "alpha": self.rng.choice((0.5, 1.0, 2.0, 4.0)),
-            "min_match": self.rng.choice((1, 1, 1, 2, 4)),
-            "min_prob": self.rng.choice((0.0, 0.1, 0.1, 0.3)),
-            "doubt": self.rng.choice((0.0, 0.0, 0.5, 2.0)),
-        }
-        context = self.tokens(2 * self.depth)
-        if self.live and self.rng.random() < 0.5:  # the end of a live sequence
-            context = self.naive.sequences.get(self.rng.choice(self.live), context)[-2 * self.depth :]
-        draft = self.index.draft_tree if is_tree else self.index.draft_chain
-        token_ids, parents, probs, score, match = draft(ids(*context), **rule)
-        expected = self.naive.draft(tuple(context), is_tree=is_tree, **rule)
-        assert (score, match) == expected[:2]
-        assert token_ids.dtype == parents.dtype == np.int32
-        assert len(token_ids) == len(parents) == len(probs) <= rule["max_tokens"]
-        assert all(parents < np.arange(len(parents)))
-        if not is_tree:
-            assert token_ids.tolist() == expected[2]
-            return
-        for i, token in enumerate(token_ids):  # each probability is D(N)
-            path = [int(token)]
-            parent = i
-            while (parent := int(parents[parent])) >= 0:
-                path.append(int(token_ids[parent]))
-            before = tuple(context[len(context) - match :] + path[:0:-1])
-            above = probs[parents[i]] if parents[i] >= 0 else 1.0
-            assert probs[i] == above * self.naive.next_shares(before, rule["doubt"])[int(token)]
-
-
-@pytest.mark.parametrize(
-    ("depth", "alphabet", "num_operations", "check_every"),
-    [
-        (2, 2, 6000, 1),
-        (3, 2, 8000, 1),
-        (4, 3, 8000, 1),
-        (5, 40, 8000, 1),
-        (3, 3, 45000, 50),
-        (6, 4, 45000, 50),
-        (8, 2, 40000, 50),
-        (9, 100, 40000, 50),
-        (16, 5, 15000, 50),
-    ],
-)
-def test_random_operations_agree_with_the_naive_index(depth, alphabet, num_operations, check_every):
-    pair = Pair(random.Random(depth * 1000 + alphabet), depth, alphabet)
-    for done in range(num_operations):
-        if len(pair.naive.sequences) > 12:
-            pair.evict() if pair.finished else pair.remove()
-        pair.operate()
-        if done % check_every == 0:
-            pair.index.check_integrity()
-    for sequence in pair.live:
-        pair.index.remove_sequence(sequence)
-    pair.index.evict(pair.index.num_tokens)
-    pair.index.check_integrity()
-    assert (pair.index.num_tokens, pair.index.num_states) == (0, 1)
-
-
-# ---- contracts ----
 
 
 def filled(*sequences: list[int], depth: int = 8) -> SuffixIndex:
@@ -170,25 +25,11 @@ def filled(*sequences: list[int], depth: int = 8) -> SuffixIndex:
     return index
 
 
-def test_counts_do_not_join_sequences():
-    index = filled([1, 2], [3, 1, 2])
-    assert [index.count(ids(*tokens)) for tokens in ([1, 2], [2, 3], [2], [9])] == [2, 0, 2, 0]
-    assert index.count(ids()) == index.num_tokens == 5
-
-
 def test_a_long_run_of_one_token_stays_linear():
     index = filled([5] * 3000, depth=64)
     assert index.num_states <= 65
     assert index.count(ids(*[5] * 64)) == 3000 - 63
     index.check_integrity()
-
-
-def test_a_draft_goes_on_beyond_the_depth():
-    index = filled(list(range(100)), depth=4)
-    token_ids, parents, probs, score, match = index.draft_chain(ids(10, 11, 12), max_tokens=50, alpha=20.0)
-    assert token_ids.tolist() == list(range(13, 63))
-    assert parents.tolist() == list(range(-1, 49))
-    assert (probs.tolist(), score, match) == ([1.0] * 50, 50.0, 3)
 
 
 def test_the_latest_of_equal_continuations_wins_until_it_is_removed():
@@ -235,15 +76,6 @@ def test_removal_is_reused_or_returned():
             peak = index.memory_bytes
     assert index.memory_bytes < 1.4 * peak
     index.check_integrity()
-
-
-def test_equal_outputs_are_one_as_young_as_the_last_of_them():
-    index = filled([1, 2, 3], [4, 5], [1, 2, 3], [1, 2, 3])
-    assert (index.num_sequences, index.num_tokens) == (4, 11)
-    assert index.evict(1) == 2
-    assert (index.count(ids(4)), index.count(ids(1, 2, 3))) == (0, 3)
-    assert index.evict(1) == 9
-    assert (index.num_sequences, index.num_tokens, index.num_states) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("limit", [20_000, 100_000, 1_000_000])

@@ -23,27 +23,32 @@ Origin origin_of(std::size_t number) {
 
 void start(ForestCore& self, RequestId request, GroupId group, const Tokens& prompt, const Tokens& prediction,
            const std::vector<std::pair<IndexId, SourceId>>& trees, const DraftOptions& options, bool learn,
-           bool in_background, std::optional<ModelId> model, std::size_t origin, bool is_private) {
-  const auto prompt_view = span_of(prompt);
-  const auto prediction_view = span_of(prediction);
-  std::vector<SharedSource> shared;
-  shared.reserve(trees.size());
-  for (const auto& [index, source] : trees) shared.push_back({index, source});
-  const Origin written = origin_of(origin);
+           bool in_background, std::optional<ModelId> model, bool is_private) {
+  std::vector<SharedSource> sources;
+  sources.reserve(trees.size());
+  for (const auto& [index, source] : trees) sources.push_back({index, source});
+  const NewRequest made{.id = request,
+                        .group = group,
+                        .prompt = span_of(prompt),
+                        .prediction = span_of(prediction),
+                        .sources = sources,
+                        .options = options,
+                        .model = model,
+                        .learn = learn,
+                        .in_background = in_background,
+                        .is_private = is_private};
   const py::gil_scoped_release unlocked;
-  self.start({request, group, prompt_view, prediction_view, shared, options, model, written, learn,
-              in_background, is_private});
+  self.start(made);
 }
 
 void def_requests(ForestCoreClass& cls) {
   cls.def("start", &start, py::arg("request"), py::arg("group"), py::arg("prompt").noconvert(),
           py::arg("prediction").noconvert(), py::arg("trees"), py::arg("options"), py::kw_only(),
           py::arg("learn") = true, py::arg("in_background") = false, py::arg("model") = py::none(),
-          py::arg("origin") = 0, py::arg("is_private") = false,
+          py::arg("is_private") = false,
           "Admit a request and index its prompt without holding the lock: O(prompt * chain). trees:\n"
           "(index, source) of each shared index. With in_background the call only copies the prompt;\n"
-          "until the index is ready, only the shared indices draft. origin: a value of\n"
-          "agentspec.draft.Origin, where its output is written. A shared model learns nothing from a\n"
+          "until the index is ready, only the shared indices draft. The model learns nothing from a\n"
           "request that is_private.");
   cls.def("wait", &ForestCore::wait, py::arg("request"), Unlocked(),
           "Return once the request's own index is ready or dropped, or the request is finished.");
@@ -107,32 +112,6 @@ void def_saved(ForestCoreClass& cls) {
       py::arg("group"), py::arg("state"),
       "Create a model with a state returned by model_state(). Raises ConfigError for any other value.\n"
       "O(its size).");
-  cls.def("share_models", &ForestCore::share_models, py::call_guard<py::gil_scoped_release>(),
-          "From now on, models are shared with other engines. Each takes twice the memory.\n"
-          "O(models).");
-  cls.def("models_with_updates", &ForestCore::models_with_updates, py::call_guard<py::gil_scoped_release>(),
-          "Return the shared models that have learned enough for an update. O(models).");
-  cls.def(
-      "take_model_update",
-      [](ForestCore& self, ModelId model) {
-        std::vector<std::byte> update;
-        {
-          const py::gil_scoped_release unlocked;
-          update = self.take_model_update(model);
-        }
-        return py::bytes(reinterpret_cast<const char*>(update.data()), update.size());
-      },
-      py::arg("model"), "Return what a shared model has learned since the last call. O(its size).");
-  cls.def(
-      "merge_model",
-      [](ForestCore& self, ModelId model, const py::bytes& update) {
-        const std::span<const std::byte> bytes = bytes_of(update);
-        const py::gil_scoped_release unlocked;
-        self.merge_model(model, bytes);
-      },
-      py::arg("model"), py::arg("update"),
-      "Learn what take_model_update() returned in another engine. Raises ConfigError for any other value.\n"
-      "O(update).");
   cls.def_static(
       "untrained_model_state",
       [] {

@@ -64,9 +64,8 @@ void RowStep::read_samples() {
     const auto* sampled = buffers_.sampled + begin;
     std::transform(sampled, sampled + num_sampled, tokens_.begin() + static_cast<std::ptrdiff_t>(begin),
                    [](std::int64_t token) { return static_cast<std::int32_t>(token); });
-    batch_[i] = {planned_[i].name,      {tokens_.data() + begin, num_sampled},
-                 planned_[i].num_slots, {},
-                 planned_[i].least,     planned_[i].dictated};
+    const Row& row = planned_[i];
+    batch_[i] = {row.name, {tokens_.data() + begin, num_sampled}, row.num_slots, row.least, row.dictated};
   }
 }
 

@@ -55,8 +55,6 @@ LiveRow::Gain LiveRow::gain(std::span<const std::int32_t> sampled) const {
 }
 
 void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Drafted& draft, double now_s) {
-  num_gained_ = gain.tokens.size();
-  gained_from_ = has_output_ && num_verified(num_slots) > 0 ? source_ : kNoSource;
   if (!gain.tokens.empty()) count(gain.tokens.size(), num_verified(num_slots), now_s);
   if (made_.is_held && !gain.tokens.empty()) steps_.push_back(take_counts());
   if (made_.request && made_.keeps_output) {
@@ -73,12 +71,6 @@ void LiveRow::complete_step(const Gain& gain, std::size_t num_slots, const Draft
   source_ = num_drafted_ == 0 ? kNoSource : draft.source;
   forgone_ = draft.forgone;
   std::ranges::copy(draft.origins.first(std::min(draft.origins.size(), origins_.size())), origins_.begin());
-}
-
-std::vector<std::int32_t> LiveRow::take_part(std::size_t least, std::size_t most_more) {
-  if (made_.is_held || output_.size() < num_taken_ + least + std::min(num_taken_, most_more)) return {};
-  const auto begin = output_.begin() + static_cast<std::ptrdiff_t>(std::exchange(num_taken_, output_.size()));
-  return {begin, output_.end()};
 }
 
 RowCounts LiveRow::counts(std::size_t num_tokens) const {
@@ -175,17 +167,6 @@ void LiveRows::lose(std::string_view name) {
   if (LiveRow* row = find(name)) row->lose();
 }
 
-std::vector<std::pair<std::string, std::vector<std::int32_t>>> LiveRows::take_parts(std::size_t least,
-                                                                                    std::size_t most_more) {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::pair<std::string, std::vector<std::int32_t>>> parts;
-  for (auto& [name, row] : rows_) {
-    auto part = row.take_part(least, most_more);
-    if (!part.empty()) parts.emplace_back(name, std::move(part));
-  }
-  return parts;
-}
-
 LiveRow* LiveRows::find(std::string_view name) {
   const auto found = rows_.find(name);
   return found == rows_.end() ? nullptr : &found->second;
@@ -193,7 +174,6 @@ LiveRow* LiveRows::find(std::string_view name) {
 
 LiveRow LiveRows::remove(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  parts_.clear();  // they point to rows
   const auto found = rows_.find(name);
   if (found == rows_.end()) return LiveRow({});
   LiveRow row = std::move(found->second);
@@ -206,20 +186,6 @@ RowCounts LiveRows::take_counts(std::string_view name) {
   const std::lock_guard lock(mutex_);
   LiveRow* row = find(name);
   return row == nullptr ? RowCounts{} : row->take_counts();
-}
-
-std::pair<std::size_t, SourceId> LiveRows::last_gain(std::string_view name) {
-  const std::lock_guard lock(mutex_);
-  const LiveRow* row = find(name);
-  return row == nullptr ? std::pair{std::size_t{0}, kNoSource} : row->last_gain();
-}
-
-void LiveRows::count_saving(const StepSaving& saving) {
-  const std::lock_guard lock(mutex_);
-  for (const Part& part : parts_) {
-    const std::size_t num_new = part.gain.tokens.size();
-    if (part.was_decoding && num_new > 0) part.row->count_saving(num_new, saving);
-  }
 }
 
 void LiveRows::count_row_saving(std::string_view name, std::size_t num_new, const StepSaving& saving) {
@@ -242,27 +208,21 @@ RowDrafts LiveRows::step(const RowBatch& batch, const RowLimits& limits, double 
   check_usable();
   std::vector<RowDrafts::Row> rows(batch.rows.size());  // the last allocation before any change
   const std::lock_guard lock(mutex_);
-  try {
-    gather(batch);
-    return complete(draft(limits), std::move(rows), limits, now_s);
-  } catch (...) {
-    parts_.clear();  // count_saving() then does not count a step that failed
-    throw;
-  }
+  gather(batch);
+  return complete(draft(limits), std::move(rows), limits, now_s);
 }
 
-// Changes only the state of the current step, and loses rows that end where they should not.
+// Changes only the state of the current step.
 void LiveRows::gather(const RowBatch& batch) {
   parts_.clear();
   requests_.clear();
   tokens_.clear();
   offsets_.assign(1, 0);
   for (std::size_t i = 0; i < batch.rows.size(); ++i) {
-    const auto& [name, sampled, num_slots, end, least, dictated] = batch.rows[i];
+    const auto& [name, sampled, num_slots, least, dictated] = batch.rows[i];
     if (sampled.empty()) continue;  // the prefill of its prompt is not finished
     LiveRow* row = find(name);
     if (row == nullptr) continue;
-    if (end && !row->is_ended() && row->num_tokens() + sampled.size() != *end) row->lose();
     parts_.push_back(
         {i, row, row->gain(sampled), num_slots, row->has_output(), least, behind(sampled, dictated)});
     const auto& gained = parts_.back().gain;
@@ -295,39 +255,45 @@ RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&&
     LiveRow::Drafted draft;
     RowDrafts::Row& row = made.rows[part.place];
     row.num_gained = part.gain.tokens.size();
+    row.was_decoding = part.was_decoding;
     row.model = part.row->model_result(part.gain, part.num_slots);
     if (part.row->num_verified(part.num_slots) > 0) row.source = part.row->source();
-    if (part.row->request()) {
-      row.begin = static_cast<std::size_t>(drafts.offsets[number]);
-      const auto end = static_cast<std::size_t>(drafts.offsets[number + 1]);
-      row.size = std::min(end - row.begin, part.gain.room);
-      made.score += drafts.scores[number];
-      if (limits.min_prob < 1) {  // a dictated token is believed to be accepted
-        const std::size_t most = std::min<std::size_t>(part.gain.room, limits.max_tokens);
-        take_dictated(part.dictated.first(std::min(part.dictated.size(), most)), drafts, row);
-      }
-      const auto origins = std::span(drafts.origins).subspan(row.begin, row.size);
-      draft = {drafts.sources[number++], row.size, origins};
-    }
-    if (const std::size_t most = std::min(limits.num_model, part.gain.room);
-        most > 0 && row.dictated.empty()) {
-      const float worth = worth_of(std::span(drafts.probs).subspan(row.begin, row.size), limits.min_prob);
-      if (row.size == 0 || worth < part.least) {
-        row.size = 0;
-        row.num_model = most;
-        draft = {kModelSource, most, {}, worth};
-      }
-    }
+    if (part.row->request()) draft = from_trees(part, drafts, number++, limits, row);
+    if (row.dictated.empty()) offer_to_model(part, drafts, limits, row, draft);
     part.row->complete_step(part.gain, part.num_slots, draft, now_s);
-    row.was_decoding = part.was_decoding;
     if (!part.was_decoding) continue;
     ++made.num_decoding;
     made.num_slots += part.num_slots;
-    made.num_new += part.gain.tokens.size();
+    made.num_new += row.num_gained;
   }
   made.token_ids = std::move(drafts.token_ids);
   made.chances = std::move(drafts.probs);
   return made;
+}
+
+// The draft `number` of the trees, or what is dictated.
+LiveRow::Drafted LiveRows::from_trees(const Part& part, const BatchDrafts& drafts, std::size_t number,
+                                      const RowLimits& limits, RowDrafts::Row& row) {
+  row.begin = static_cast<std::size_t>(drafts.offsets[number]);
+  const auto end = static_cast<std::size_t>(drafts.offsets[number + 1]);
+  row.size = std::min(end - row.begin, part.gain.room);
+  if (limits.min_prob < 1) {  // a dictated token is believed to be accepted
+    const std::size_t most = std::min<std::size_t>(part.gain.room, limits.max_tokens);
+    take_dictated(part.dictated.first(std::min(part.dictated.size(), most)), drafts, row);
+  }
+  return {drafts.sources[number], row.size, std::span(drafts.origins).subspan(row.begin, row.size)};
+}
+
+// Has the engine's model draft if the trees' draft is worth too little.
+void LiveRows::offer_to_model(const Part& part, const BatchDrafts& drafts, const RowLimits& limits,
+                              RowDrafts::Row& row, LiveRow::Drafted& draft) {
+  const std::size_t most = std::min(limits.num_model, part.gain.room);
+  if (most == 0) return;
+  const float worth = worth_of(std::span(drafts.probs).subspan(row.begin, row.size), limits.min_prob);
+  if (row.size > 0 && worth >= part.least) return;
+  row.size = 0;
+  row.num_model = most;
+  draft = {kModelSource, most, {}, worth};
 }
 
 }  // namespace agentspec

@@ -56,8 +56,8 @@ struct NewRow {
 ///
 /// A row whose text is in doubt is lost: it is counted, but nothing is learned or drafted any more.
 ///
-/// The output of a held row may turn out to have ended earlier, e.g. at a stop string. It has no parts, and
-/// its counts are kept by step until it is removed.
+/// The output of a held row may turn out to have ended earlier, e.g. at a stop string: its counts are kept by
+/// step until it is removed.
 class LiveRow {
  public:
   explicit LiveRow(NewRow made) : made_(std::move(made)), num_tokens_(made_.num_prompt_tokens) {}
@@ -87,25 +87,18 @@ class LiveRow {
   }
   /// The output that the core has received, if it is kept; none if that is in doubt.
   const std::vector<std::int32_t>& output() const { return output_; }
-  /// Returns the new tokens of the output, if it is kept, not held, and has enough of them; otherwise none.
-  /// Enough are `least` tokens, and as many as were returned before, up to `most_more`.
-  std::vector<std::int32_t> take_part(std::size_t least, std::size_t most_more);
   void resume(std::size_t num_tokens) {
     num_drafted_ = 0;
     if (num_tokens != num_tokens_ && !is_ended_) lose();
   }
   /// True once its first token is known.
   bool has_output() const { return has_output_; }
-  /// Tokens of prompt and output; none after the output's end.
-  std::size_t num_tokens() const { return num_tokens_; }
   std::size_t num_output_tokens() const { return num_tokens_ - made_.num_prompt_tokens; }
   /// True if the output ended by itself: at a stop token, or at its greatest length.
   bool is_ended() const { return is_ended_; }
   /// The part of `num_slots` verified slots that held its last draft. The rest held padding.
   std::size_t num_verified(std::size_t num_slots) const { return std::min(num_slots, num_drafted_); }
   SourceId source() const { return source_; }
-  /// What the last step gave the output: new tokens, and the source of the draft that it verified, if any.
-  std::pair<std::size_t, SourceId> last_gain() const { return {num_gained_, gained_from_}; }
 
   /// Returns the result of a step that sampled these tokens.
   Gain gain(std::span<const std::int32_t> sampled) const;
@@ -155,7 +148,6 @@ class LiveRow {
   std::size_t num_tokens_;
   std::vector<std::int32_t> pending_;
   std::vector<std::int32_t> output_;   // that the core has received, if it is kept
-  std::size_t num_taken_ = 0;          // of its first tokens, by take_part()
   std::size_t num_drafted_ = 0;        // in the draft that is verified next
   SourceId source_ = kNoSource;        // of that draft
   float forgone_ = 0;                  // for that draft, if the model made it
@@ -163,8 +155,6 @@ class LiveRow {
   bool has_output_ = false;
   bool is_ended_ = false;
   bool is_lost_ = false;
-  std::size_t num_gained_ = 0;  // by the last step
-  SourceId gained_from_ = kNoSource;
   double last_s_ = 0;
   RowCounts counts_;
   std::vector<RowCounts> steps_;  // of a held row
@@ -176,9 +166,6 @@ struct RowBatch {
     std::string_view name;  // may be empty if nothing was sampled
     std::span<const std::int32_t> sampled;
     std::size_t num_slots = 0;  // that the step verified: the last draft, or a part of it, and padding
-    /// Tokens in the row, including those sampled, if the engine reports it. A row that ends elsewhere is
-    /// lost.
-    std::optional<std::size_t> end;
     /// What a draft of the trees must be worth, in accepted tokens less their price; otherwise the engine's
     /// model drafts.
     float least = 0;
@@ -213,7 +200,6 @@ struct RowDrafts {
   std::vector<std::int32_t> token_ids;
   std::vector<float> chances;  // of each token: the estimated probability that it is accepted
   std::vector<Row> rows;
-  double score = 0;  // sum over the drafts
   // Rows that were decoding before the step, the slots that they verified, and their new tokens.
   std::size_t num_decoding = 0;
   std::size_t num_slots = 0;
@@ -226,8 +212,8 @@ struct RowDrafts {
   }
 };
 
-/// Thread-safe, by a lock of its own. A step that throws has changed no row, with two exceptions: rows that
-/// end elsewhere are lost, and after std::bad_alloc in the core all rows of that step are.
+/// Thread-safe, by a lock of its own. A step that throws has changed no row, with one exception: after
+/// std::bad_alloc in the core all rows of that step are lost.
 class LiveRows {
  public:
   /// The core must outlive the rows.
@@ -245,18 +231,11 @@ class LiveRows {
   void prefill(std::string_view name);
   /// Gives a row up: it is counted, but nothing is learned or drafted for it. Ignores an unknown name.
   void lose(std::string_view name);
-  /// New output of each row, by name: LiveRow::take_part() where it is not empty.
-  std::vector<std::pair<std::string, std::vector<std::int32_t>>> take_parts(std::size_t least,
-                                                                            std::size_t most_more);
   /// Removes a row and returns it, lost: its output stays the same. For an unknown name the row is empty.
   LiveRow remove(std::string_view name);
   /// Returns a row's counts since the last call, and resets them.
   RowCounts take_counts(std::string_view name);
-  /// Returns LiveRow::last_gain() of a row; nothing for an unknown name.
-  std::pair<std::size_t, SourceId> last_gain(std::string_view name);
-  /// Counts the time of the last step for each row that was decoding.
-  void count_saving(const StepSaving& saving);
-  /// Counts a step of one row likewise, which may be an earlier one. Ignores an unknown name.
+  /// Counts the time of a step that gave a row `num_new` tokens. Ignores an unknown name.
   void count_row_saving(std::string_view name, std::size_t num_new, const StepSaving& saving);
 
   /// Announces a batch of `num_rows` rows, so that sleeping threads wake up in time. Throws ForkedError.
@@ -287,11 +266,15 @@ class LiveRows {
   BatchDrafts draft(const RowLimits& limits);
   RowDrafts complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&& rows, const RowLimits& limits,
                      double now_s);
+  static LiveRow::Drafted from_trees(const Part& part, const BatchDrafts& drafts, std::size_t number,
+                                     const RowLimits& limits, RowDrafts::Row& row);
+  static void offer_to_model(const Part& part, const BatchDrafts& drafts, const RowLimits& limits,
+                             RowDrafts::Row& row, LiveRow::Drafted& draft);
 
   ForestCore& core_;
   std::mutex mutex_;  // guards everything below
   std::unordered_map<std::string, LiveRow, Hash, std::equal_to<>> rows_;
-  std::vector<Part> parts_;  // of the last step
+  std::vector<Part> parts_;  // of the step
   std::vector<RequestId> requests_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int64_t> offsets_;

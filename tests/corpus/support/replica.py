@@ -64,7 +64,7 @@ class NotedTrees:
     def forget(self, stage: StageKey, token_ids: np.ndarray) -> None:
         self.held.pop((stage.tenant, stage.name, tuple(token_ids.tolist())), None)
 
-    def share_models(self) -> None:
+    def learn_nothing_personal(self) -> None:
         pass
 
     def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:

@@ -21,7 +21,7 @@ const Tokens kText{10, 11, 12, 13, 14, 15, kEnd};
 // A core with one shared index that has learned kText, and its rows.
 struct Engine {
   explicit Engine(std::size_t num_rows = 1)
-      : core(16, 1 << 20), rows(core), ends(num_rows, kStart),
+      : core(16, 1 << 20), rows(core),
         sampled(num_rows) {
     group = core.create_group(1 << 20);
     index = core.create_index(group, 1 << 20);
@@ -38,12 +38,11 @@ struct Engine {
   }
   void sample(std::size_t row, const Tokens &tokens) {
     sampled[row] = tokens;
-    ends[row] += tokens.size();
   }
   RowDrafts step(std::size_t num_slots = 0, double now_s = 0) {
     std::vector<RowBatch::Row> batch;
     for (std::size_t i = 0; i < names.size(); ++i)
-      batch.push_back({names[i], sampled[i], num_slots, ends[i]});
+      batch.push_back({names[i], sampled[i], num_slots});
     RowDrafts drafts = rows.step({batch}, {8, 0}, now_s);
     sampled.assign(names.size(), {});
     return drafts;
@@ -64,7 +63,6 @@ struct Engine {
   GroupId group = 0;
   IndexId index = 0;
   std::vector<std::string> names;
-  std::vector<std::size_t> ends;
   std::vector<Tokens> sampled;
 };
 
@@ -90,14 +88,12 @@ void rows_are_added_replaced_and_removed() {
   CHECK(engine.rows.remove("r0").counts().num_output_tokens == 0);
   engine.rows.enter("r0", 7);
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
-  engine.ends[0] = kStart;
   engine.start(0);
   engine.step_one({10});
   CHECK(engine.rows.remove("r0").counts().num_output_tokens == 1);
   CHECK(engine.step_one({11}).empty());
   CHECK(engine.num_learned() == 1);
   engine.rows.add("r0", {3, kWidth}); // a new row begins where it is added
-  engine.ends[0] = 3;
   CHECK(engine.step_one({12}).empty());
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 1);
   engine.rows.add("r0", {4, kWidth});
@@ -148,20 +144,6 @@ void a_row_may_enter_the_core_late() {
   CHECK(counts.decode_s == 3.0 && engine.num_learned() == 3);
 }
 
-void a_row_that_ends_elsewhere_is_lost() {
-  for (const std::size_t end : {0, 2, 4}) {
-    Engine engine;
-    engine.start(0);
-    engine.step_one({10});
-    engine.ends[0] = end; // it should be 2, and 3 with the next token
-    CHECK(engine.step_one({11}).empty() == (end != 2));
-    engine.rows.enter("r0", 0); // has no effect on a lost row
-    CHECK(engine.step_one({12}).empty() == (end != 2));
-    CHECK(engine.rows.take_counts("r0").num_output_tokens == 3);
-    CHECK(engine.num_learned() == (end == 2 ? 3 : 1));
-  }
-}
-
 void a_row_continues_after_a_stop_with_the_same_text() {
   for (const std::size_t num_tokens : {1, 2, 3}) {
     Engine engine;
@@ -208,7 +190,6 @@ void rows_without_samples_take_no_part() {
   Engine engine(3);
   engine.start(0);
   engine.start(2);
-  engine.ends[1] = std::numeric_limits<std::size_t>::max(); // not added
   engine.sampled[1] = {5};
   engine.sample(2, {10});
   const RowDrafts drafts = engine.step();
@@ -222,7 +203,6 @@ void a_wrong_batch_changes_nothing() {
   engine.start(0);
   engine.rows.add("r1", {kStart, kWidth});
   engine.sampled = {{-5}, {10}};
-  engine.ends = {2, 2};
   CHECK_THROWS(engine.step(), TokenError);
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
   CHECK(engine.num_learned() == 0);
@@ -253,17 +233,11 @@ void a_step_is_counted_with_drafts_and_without() {
   Engine engine;
   engine.start(0);
   engine.step_one({10});
-  engine.rows.count_saving({1.0, 0.5, 0.25}); // the first token: no decode step
   engine.step_one({11, 12, 13});
-  engine.rows.count_saving({1.0, 0.5, 0.25});
-  engine.sampled[0] = {-1};
-  engine.ends[0] += 1;
-  CHECK_THROWS(engine.step(), TokenError);
-  engine.rows.count_saving({8.0, 0.5, 0.25}); // that step failed
+  engine.rows.count_row_saving("r0", 3, {1.0, 0.5, 0.25});
+  engine.rows.count_row_saving("stranger", 3, {8.0, 0.5, 0.25});
   const RowCounts counts = engine.rows.take_counts("r0");
   CHECK(counts.measured_decode_s == 1.0 && counts.plain_decode_s == 1.25);
-  engine.rows.remove("r0");
-  engine.rows.count_saving({1.0, 0.5, 0.25});
 }
 
 void a_row_keeps_its_output_if_it_is_asked_to() {
@@ -274,9 +248,7 @@ void a_row_keeps_its_output_if_it_is_asked_to() {
   engine.rows.enter("r0", 0);
   engine.step_one({12});
   engine.sampled[0] = {-1};
-  engine.ends[0] += 1;
   CHECK_THROWS(engine.step(), TokenError);
-  engine.ends[0] -= 1;
   engine.step_one({13, kEnd, 14});
   const LiveRow ended = engine.rows.remove("r0");
   CHECK((ended.output() == Tokens{10, 11, 12, 13, kEnd}));
@@ -292,15 +264,14 @@ void a_row_keeps_its_output_if_it_is_asked_to() {
 }
 
 // Its output may turn out to have ended at any of its tokens.
-void a_held_row_has_no_parts_and_its_counts_up_to_any_token() {
+void a_held_row_has_its_counts_up_to_any_token() {
   Engine engine(2);
   engine.start(0);
   engine.rows.add("r0", {kStart, kWidth, {kEnd}, true, true, 0});
   engine.step_one({10});
   engine.step_one({11, 12, 13}, 2);
-  engine.rows.count_saving({1.0, 0.5, 0.25});
+  engine.rows.count_row_saving("r0", 3, {1.0, 0.5, 0.25});
   engine.step_one({14, 15}, 1);
-  CHECK(engine.rows.take_parts(1, 0).empty());
   CHECK(engine.rows.take_counts("r0").num_output_tokens == 0);
   const LiveRow row = engine.rows.remove("r0");
   for (std::size_t num_tokens = 0; num_tokens <= 6; ++num_tokens) {
@@ -343,7 +314,7 @@ void threads_may_do_everything_at_once() {
   const auto work = [&](const std::string &name) {
     for (std::size_t i = 0; i < kSteps; ++i) {
       const Tokens sampled{5 + static_cast<std::int32_t>(i % 3)};
-      const RowBatch::Row row{name, sampled, 0, kStart + i + 1};
+      const RowBatch::Row row{name, sampled};
       const RowDrafts drafts = shared.rows.step({{&row, 1}}, {4, 0}, 0);
       CHECK(drafts.rows.size() == 1 && drafts.of(0).size() <= 4);
     }
@@ -352,7 +323,7 @@ void threads_may_do_everything_at_once() {
   std::int64_t num_counted = 0;
   for (int i = 0; i < 200; ++i) {
     shared.rows.add("other", {0, 1});
-    shared.rows.count_saving({1, 1, 1});
+    shared.rows.count_row_saving("other", 1, {1, 1, 1});
     num_counted += shared.rows.take_counts(shared.names[0]).num_output_tokens;
     shared.rows.remove("other");
   }
@@ -374,7 +345,6 @@ int main() {
   nothing_after_a_stop_token_is_learned_counted_or_drafted();
   a_draft_respects_the_limit();
   a_row_may_enter_the_core_late();
-  a_row_that_ends_elsewhere_is_lost();
   a_row_continues_after_a_stop_with_the_same_text();
   a_prompt_that_is_read_again_after_output_loses_the_row();
   padding_is_no_draft();
@@ -383,7 +353,7 @@ int main() {
   a_finished_request_is_an_error_that_names_it();
   a_step_is_counted_with_drafts_and_without();
   a_row_keeps_its_output_if_it_is_asked_to();
-  a_held_row_has_no_parts_and_its_counts_up_to_any_token();
+  a_held_row_has_its_counts_up_to_any_token();
   counts_of_a_part_of_a_step();
   threads_may_do_everything_at_once();
 }

@@ -83,27 +83,6 @@ void a_step_that_fails_pads_and_loses_its_rows() {
   CHECK_THROWS(RowStep(device.rows, {}, {}, 0), ConfigError);
 }
 
-void what_is_dictated_continues_the_draft_in_its_slots() {
-  Device device;
-  const auto whole = device.plan(0, {10, 11, 12, 80, 81, 82});
-  whole->run();
-  CHECK((Tokens(whole->made().of(0).begin(), whole->made().of(0).end()) ==
-         Tokens{11, 12, 13, 14}));  // the trees are sure of another token
-  device.num_sampled[0] = 3;
-  std::copy_n(std::array{11, 12, 50}.begin(), 3, device.sampled.begin());
-  const auto begun = device.plan(kWidth, {11, 12, 50, 51, 52, 53, 54, 55});
-  begun->run();
-  CHECK((device.drafts ==
-         std::array<std::int64_t, 8>{51, 52, 53, 54, 7, 7, 7, 7}));
-  CHECK(begun->made().rows[0].size == 0 && device.chances[3] == 1);
-  device.num_sampled[0] = 2;
-  std::copy_n(std::array{51, 60}.begin(), 2, device.sampled.begin());
-  const auto refused = device.plan(kWidth, {51, 52, 53});
-  refused->run();
-  CHECK(refused->made().of(0).empty());
-  CHECK(device.rows.take_counts("r").num_drafts == 1);
-}
-
 // One thread plans while the stream runs the steps before, and requests come
 // and go.
 void steps_are_planned_while_others_run() {
@@ -129,6 +108,5 @@ void steps_are_planned_while_others_run() {
 int main() {
   a_step_runs_later_in_another_thread();
   a_step_that_fails_pads_and_loses_its_rows();
-  what_is_dictated_continues_the_draft_in_its_slots();
   steps_are_planned_while_others_run();
 }

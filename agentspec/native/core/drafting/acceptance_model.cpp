@@ -22,8 +22,6 @@ constexpr int kPriorCount = 20;               // the same with the prior
 constexpr float kPriorLearned = 200;          // outcomes that the weights of the prior are worth
 constexpr float kMostLearned = 1e6f;          // outcomes that are counted
 constexpr float kMostWeight = 1e6f;           // beyond the reach of learning
-constexpr float kLeastTold = 8;               // outcomes of weights that other engines are told of
-constexpr float kMostMerged = 1000;           // outcomes that either side's weights are worth in a merge
 
 }  // namespace
 
@@ -203,121 +201,6 @@ void AcceptanceModel::adapt(const Evidence& evidence, bool is_accepted) {
     const std::uint16_t place = evidence.cells[Evidence::kFirstHashed + i];
     if (place != Evidence::kNothing) hashed_[place] = hashed_[place].learned(evidence.tags[i], is_accepted);
   }
-}
-
-// ---- other engines' models ----------------------------------------------------------------------------
-
-ModelUpdate AcceptanceModel::tell(AcceptanceModel& told) const {
-  ModelUpdate update;
-  const auto add_changed = [](const auto& cells, const auto& before, auto& changed) {
-    for (std::size_t i = 0; i < cells.size(); ++i) {
-      if (cells[i].encoded() == before[i].encoded()) continue;  // most of them
-      const auto cell = cells[i].since(before[i]);
-      if (cell.count > 0) changed.push_back({static_cast<std::uint16_t>(i), cell});
-    }
-  };
-  add_changed(contexts_, told.contexts_, update.contexts);
-  add_changed(hashed_, told.hashed_, update.hashed);
-  for (std::size_t set = 0; set < kNumSets; ++set) {
-    const Weights &now = weights_of(*this, set), &before = weights_of(told, set);
-    const bool is_uncounted = before.num_learned >= kMostLearned && now.of != before.of;
-    const float num_new = is_uncounted ? kMostMerged : now.num_learned - before.num_learned;
-    if (num_new < kLeastTold) continue;
-    ModelUpdate::Weights& one = update.weights.emplace_back();
-    one.set = static_cast<std::uint8_t>(set);
-    one.num_learned = static_cast<std::uint32_t>(num_new);
-    for (std::size_t i = 0; i < one.of.size(); ++i) {
-      const float units = std::clamp(now.of[i] * ModelUpdate::kWeightUnits, -32767.0f, 32767.0f);
-      one.of[i] = static_cast<std::int16_t>(std::lround(units));
-    }
-  }
-  for (const auto& one : update.weights) weights_of(told, one.set) = weights_of(*this, one.set);
-  told.contexts_ = contexts_;
-  told.hashed_ = hashed_;
-  return update;
-}
-
-void AcceptanceModel::merge(const ModelUpdate& update) {
-  for (const auto& [place, cell] : update.contexts) contexts_[place] = contexts_[place].merged(cell);
-  for (const auto& [place, cell] : update.hashed) hashed_[place] = hashed_[place].merged(cell);
-  for (const ModelUpdate::Weights& other : update.weights) {
-    Weights& mine = weights_of(*this, other.set);
-    const float num_other = std::min(static_cast<float>(other.num_learned), kMostMerged);
-    const float part = num_other / (std::min(mine.num_learned, kMostMerged) + std::max(num_other, 1.0f));
-    for (std::size_t i = 0; i < other.of.size(); ++i) {
-      mine.of[i] += part * (other.of[i] / ModelUpdate::kWeightUnits - mine.of[i]);
-    }
-    // no more than that: the count of own outcomes must not fill up with those of a whole fleet
-    mine.num_learned = std::max(mine.num_learned, std::min(mine.num_learned + num_other, kMostMerged));
-  }
-}
-
-namespace {
-
-constexpr std::uint8_t kSkip = 255;  // a gap of so many places, without a cell behind it
-constexpr std::size_t kNumContextPlaces = Evidence::kNumContextCells + Evidence::kNumOwnCells;
-constexpr std::size_t kNumSets = Evidence::kNumTreeSets + Evidence::kNumKinds;
-
-/// Places as gaps, then the cells: each compresses best among its like.
-template <class Cell>
-void put(ByteWriter& writer, const std::vector<ModelUpdate::Placed<Cell>>& cells) {
-  writer.put(static_cast<std::uint16_t>(cells.size()));
-  std::size_t next = 0;
-  for (const auto& [place, cell] : cells) {
-    for (; place - next >= kSkip; next += kSkip) writer.put(kSkip);
-    writer.put(static_cast<std::uint8_t>(place - next));
-    next = place + std::size_t{1};
-  }
-  for (const auto& placed : cells) writer.put(placed.cell.encoded());
-}
-
-template <class Cell>
-std::vector<ModelUpdate::Placed<Cell>> get_cells(ByteReader& reader, std::size_t num_places) {
-  const std::size_t num_cells = reader.get<std::uint16_t>();
-  std::vector<ModelUpdate::Placed<Cell>> cells(std::min(num_cells, reader.num_left()));
-  std::size_t next = 0;
-  for (auto& placed : cells) {
-    std::uint8_t gap = 0;
-    for (gap = reader.get<std::uint8_t>(); gap == kSkip; gap = reader.get<std::uint8_t>()) next += kSkip;
-    next += gap;
-    if (next >= num_places) throw ConfigError("the update of a model names a cell that no model has");
-    placed.place = static_cast<std::uint16_t>(next++);
-  }
-  for (auto& placed : cells) placed.cell = Cell::decoded(reader.get<std::uint16_t>());
-  return cells;
-}
-
-}  // namespace
-
-std::vector<std::byte> ModelUpdate::encoded() const {
-  ByteWriter writer;
-  writer.put(num_outcomes);
-  put(writer, contexts);
-  put(writer, hashed);
-  writer.put(static_cast<std::uint8_t>(weights.size()));
-  for (const Weights& one : weights) {
-    writer.put(one.set);
-    writer.put(one.num_learned);
-    for (const std::int16_t weight : one.of) writer.put(weight);
-  }
-  return writer.take();
-}
-
-ModelUpdate ModelUpdate::decoded(std::span<const std::byte> bytes) {
-  ByteReader reader(bytes, "the update of a model");
-  ModelUpdate update;
-  update.num_outcomes = reader.get<std::uint32_t>();
-  update.contexts = get_cells<ContextCell>(reader, kNumContextPlaces);
-  update.hashed = get_cells<HashedCell>(reader, Evidence::kNumHashedCells);
-  update.weights.resize(reader.get<std::uint8_t>());
-  for (Weights& one : update.weights) {
-    one.set = reader.get<std::uint8_t>();
-    if (one.set >= kNumSets) throw ConfigError("the update of a model names weights that no model has");
-    one.num_learned = reader.get<std::uint32_t>();
-    for (std::int16_t& weight : one.of) weight = reader.get<std::int16_t>();
-  }
-  if (reader.num_left() > 0) throw ConfigError("the update of a model goes on behind its end");
-  return update;
 }
 
 }  // namespace agentspec

@@ -11,34 +11,6 @@
 
 namespace agentspec {
 
-/// The parts of a model that have changed, each with the outcomes that changed it. Holds no text, but hashes:
-/// 19 bits of single tokens, and of pairs, that were drafted.
-struct ModelUpdate {
-  static constexpr float kWeightUnits = 1000;
-  static constexpr std::size_t kNumWeights = Evidence::kNumInputs + 1;  // the last one is of the bias
-
-  template <class Cell>
-  struct Placed {
-    std::uint16_t place;
-    Cell cell;  // its count is that of the outcomes since the update before
-  };
-  struct Weights {
-    std::uint8_t set;  // of trees, or behind them of kinds
-    std::uint32_t num_learned;
-    std::array<std::int16_t, kNumWeights> of;  // in units of 1 / kWeightUnits
-  };
-
-  std::uint32_t num_outcomes = 0;
-  std::vector<Placed<ContextCell>> contexts;  // by place, as the others
-  std::vector<Placed<HashedCell>> hashed;
-  std::vector<Weights> weights;
-
-  /// Returns it as bytes, three for most cells. O(its size). Throws std::bad_alloc.
-  std::vector<std::byte> encoded() const;
-  /// The inverse. Throws ConfigError for anything that encoded() does not return.
-  static ModelUpdate decoded(std::span<const std::byte> bytes);
-};
-
 /// Logistic mixing of adaptive estimates, as in context-mixing compressors (Mahoney, PAQ). Each cell keeps
 /// the share of accepted tokens among those that fell into it. The shares are mixed in the logistic domain.
 /// The weights are the sum of two sets: one for each set of trees that have evidence, and one for each kind
@@ -64,15 +36,6 @@ class AcceptanceModel {
   double estimate(const Evidence& evidence) const;
   /// Learns whether the token was accepted, or another one instead. O(inputs).
   void learn(const Evidence& evidence, bool is_accepted);
-
-  /// Returns what it has learned beyond `told`, which then knows it, too. A set of weights with few outcomes
-  /// waits for more. The calibration is left out: it gains nothing. O(size). Throws std::bad_alloc,
-  /// unchanged.
-  ModelUpdate tell(AcceptanceModel& told) const;
-  /// Learns from another model. Each number becomes the mean of both, by the outcomes behind it; of weights,
-  /// 1,000 count at most. So any update, sent once or often, leaves it between the two. O(update). Throws
-  /// nothing.
-  void merge(const ModelUpdate& update);
 
  private:
   static constexpr std::size_t kNumDepths = 8;

@@ -21,15 +21,6 @@ int signed_of(std::uint16_t stored, int num_bits) {
   return ((stored & (2 * sign - 1)) ^ sign) - sign;
 }
 
-constexpr int kUncounted = 4;  // outcomes of a cell that has counted all it can, and has changed since
-
-/// Returns the mean of two shares, stretched, by their counts.
-int mean(int mine, int num_mine, int other, int num_other) {
-  if (num_other == 0) return mine;
-  const int sum = mine * num_mine + other * num_other;
-  return static_cast<int>(std::lround(static_cast<double>(sum) / (num_mine + num_other)));
-}
-
 constexpr int kLeast = -63, kMost = 63;  // of a hashed cell
 
 using Shares = std::array<std::array<std::array<std::int8_t, 128>, HashedCell::kMostSeen + 1>, 2>;
@@ -85,21 +76,6 @@ ContextCell ContextCell::learned(bool is_accepted) const {
   return cell;
 }
 
-ContextCell ContextCell::since(ContextCell before) const {
-  ContextCell cell = *this;
-  const bool is_counted = count > before.count;
-  const bool has_changed = is_counted || stretched != before.stretched;
-  cell.count = static_cast<std::uint16_t>(is_counted ? count - before.count : has_changed ? kUncounted : 0);
-  return cell;
-}
-
-ContextCell ContextCell::merged(ContextCell other) const {
-  ContextCell cell{};
-  cell.stretched = static_cast<std::int16_t>(mean(stretched, count, other.stretched, other.count));
-  cell.count = static_cast<std::uint16_t>(std::min(count + other.count, kMostSeen));
-  return cell;
-}
-
 HashedCell HashedCell::decoded(std::uint16_t stored) {
   HashedCell cell{};
   cell.stretched = static_cast<std::int16_t>(signed_of(stored, 7));
@@ -122,28 +98,6 @@ HashedCell HashedCell::learned(std::uint8_t owner, bool is_accepted) const {
   cell.stretched =
       shares_after()[is_accepted ? 1 : 0][cell.count][static_cast<std::size_t>(cell.stretched + 64)];
   cell.count = static_cast<std::uint16_t>(std::min(cell.count + 1, kMostSeen));
-  return cell;
-}
-
-HashedCell HashedCell::since(HashedCell before) const {
-  if (tag != before.tag) return *this;
-  HashedCell cell = *this;
-  const bool has_changed = count == before.count && stretched != before.stretched;
-  const int num_new = count > before.count ? count - before.count : has_changed ? kUncounted : 0;
-  cell.count = static_cast<std::uint16_t>(num_new);
-  return cell;
-}
-
-HashedCell HashedCell::merged(HashedCell other) const {
-  HashedCell cell = *this;
-  if (tag == other.tag) {
-    cell.stretched = static_cast<std::int16_t>(mean(stretched, count, other.stretched, other.count));
-    cell.count = static_cast<std::uint16_t>(std::min(count + other.count, kMostSeen));
-  } else if (other.count > count) {
-    cell = other;
-  } else {
-    cell.count = static_cast<std::uint16_t>(count - other.count);
-  }
   return cell;
 }
 

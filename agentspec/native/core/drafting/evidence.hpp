@@ -27,10 +27,6 @@ struct ContextCell {
   static ContextCell decoded(std::uint16_t stored);
   float value() const { return static_cast<float>(stretched) / kUnits; }
   ContextCell learned(bool is_accepted) const;
-  /// Returns it with the outcomes since it was `before` as its count: 0 if there are none.
-  ContextCell since(ContextCell before) const;
-  /// Returns the mean with one of another model, each by its count. The counts add up.
-  ContextCell merged(ContextCell other) const;
 };
 
 /// The same for a combination that others compete with: the cell has a tag of its owner.
@@ -53,10 +49,6 @@ struct HashedCell {
   float value() const { return static_cast<float>(stretched) / kUnits; }
   /// A new owner takes over a cell of few tokens. Otherwise it makes it older.
   HashedCell learned(std::uint8_t owner, bool is_accepted) const;
-  /// As of a ContextCell. Aging a cell adds no outcomes.
-  HashedCell since(HashedCell before) const;
-  /// As of a ContextCell. Of two owners, the one with more tokens keeps the cell, and becomes older.
-  HashedCell merged(HashedCell other) const;
 };
 
 static_assert(sizeof(ContextCell) == 2 && sizeof(HashedCell) == 2);

@@ -8,9 +8,8 @@
 
 namespace agentspec {
 
-std::size_t learn_from(std::span<const ScoredToken> scored, std::span<const std::int32_t> tokens,
-                       AcceptanceModel& model) {
-  std::size_t num_learned = 0;
+void learn_from(std::span<const ScoredToken> scored, std::span<const std::int32_t> tokens,
+                AcceptanceModel& model) {
   std::size_t begin = 0;
   for (const std::int32_t token : tokens) {
     if (begin == scored.size()) break;
@@ -19,13 +18,11 @@ std::size_t learn_from(std::span<const ScoredToken> scored, std::span<const std:
     for (std::size_t i = begin; i < scored.size() && scored[i].place == place; ++i) {
       const bool is_right = scored[i].token == token;
       model.learn(scored[i].evidence, is_right);
-      ++num_learned;
       if (is_right) next = scored[i].next;
     }
     if (next == 0) break;
     begin = next;
   }
-  return num_learned;
 }
 
 namespace {

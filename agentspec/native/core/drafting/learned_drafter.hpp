@@ -26,8 +26,8 @@ struct ScoredToken {
 
 /// Trains the model on `tokens`, which followed the text: at each place that was reached, which candidate was
 /// right. O(candidates of these places).
-std::size_t learn_from(std::span<const ScoredToken> scored, std::span<const std::int32_t> tokens,
-                       AcceptanceModel& model);
+void learn_from(std::span<const ScoredToken> scored, std::span<const std::int32_t> tokens,
+                AcceptanceModel& model);
 
 struct ContextView {
   const Automaton* automaton;

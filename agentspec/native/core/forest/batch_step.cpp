@@ -82,10 +82,8 @@ void SharedUpdates::append_batch(IndexUpdate& growing, const BatchUpdate& update
 
 void SharedUpdates::train(const ModelUpdate& learning, const RequestBatch& batch, const BatchUpdate& update) {
   for (const std::size_t i : learning.learners) {
-    Model& model = *learning.model;
-    if (model.told == nullptr || !batch[i]->is_private) {
-      model.num_new += learn_from(batch[i]->scored.pending, update.tokens_of(i), model.acceptance);
-    }
+    if (!batch[i]->is_private)
+      learn_from(batch[i]->scored.pending, update.tokens_of(i), learning.model->acceptance);
     batch[i]->scored.pending.clear();
   }
 }

@@ -81,30 +81,6 @@ void ForestCore::drop_model(ModelId id) {
   registry_.drop_model(id);
 }
 
-void ForestCore::share_models() {
-  const auto lock = enter();
-  registry_.share_models();
-}
-
-std::vector<ModelId> ForestCore::models_with_updates() {
-  const auto lock = enter();
-  return registry_.models_with_updates();
-}
-
-std::vector<std::byte> ForestCore::take_model_update(ModelId id) {
-  const auto take = [&] {
-    const auto lock = enter();
-    return registry_.take_update(id);
-  };
-  return take().encoded();
-}
-
-void ForestCore::merge_model(ModelId id, std::span<const std::byte> update) {
-  const ModelUpdate decoded = ModelUpdate::decoded(update);
-  const auto lock = enter();
-  registry_.merge(id, decoded);
-}
-
 Outputs ForestCore::read_outputs(IndexId id, bool is_begin) {
   Outputs outputs;
   outputs.tokens.reserve(2 * SuffixIndex::kReadTokens);  // before the lock is held

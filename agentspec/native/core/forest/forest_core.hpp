@@ -57,16 +57,6 @@ class ForestCore {
   std::vector<std::byte> model_state(ModelId id);
   /// Live requests keep it until they are finished. Throws UnknownIdError.
   void drop_model(ModelId id);
-  /// From now on, models are shared with other engines: what they learn can be taken. Each takes twice the
-  /// memory. O(models). Throws std::bad_alloc, unchanged.
-  void share_models();
-  /// Returns the shared models that have learned enough for an update. O(models).
-  std::vector<ModelId> models_with_updates();
-  /// Returns what a shared model has learned since the last call, as ModelUpdate::encoded(). O(its size).
-  /// Throws UnknownIdError.
-  std::vector<std::byte> take_model_update(ModelId id);
-  /// Learns from the same stage's model in another engine. O(update). Throws UnknownIdError, ConfigError.
-  void merge_model(ModelId id, std::span<const std::byte> update);
   /// Adds a finished sequence to each of the indices, in pieces. Between them, the thread yields its core,
   /// unless a decode step waits for the result. O(indices * tokens * chain). Throws TokenError, ConfigError.
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens,

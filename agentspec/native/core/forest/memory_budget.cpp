@@ -54,11 +54,11 @@ void MemoryBudget::remove(Request& request) noexcept {
 
 void MemoryBudget::add_model(const Model& model) noexcept {
   std::size_t held = 0;
-  account(held, model.num_copies() * sizeof(Model), touch(model.group));
+  account(held, sizeof(Model), touch(model.group));
 }
 
 void MemoryBudget::remove_model(const Model& model) noexcept {
-  std::size_t held = model.num_copies() * sizeof(Model);
+  std::size_t held = sizeof(Model);
   account(held, 0, groups_[model.group]);
 }
 

@@ -61,18 +61,8 @@ struct Model {
 
   AcceptanceModel acceptance;
   GroupId group;
-  std::unique_ptr<AcceptanceModel> told;  // what other engines know of it; nullptr: it is not shared
-  std::uint64_t num_told = 0;             // outcomes of all updates, other engines' included
-  std::uint64_t num_new = 0;              // outcomes since the last update
-  std::size_t task = 0;                   // its place among the models of the current batch
+  std::size_t task = 0;  // its place among the models of the current batch
   std::uint64_t batch = 0;
-
-  static constexpr std::uint64_t kLeastNew = 200, kMostNew = 16'384;
-  /// True if it has learned a tenth more than all engines knew, within limits: updates become rare.
-  bool has_update() const {
-    return told != nullptr && num_new >= std::clamp(num_told / 10, kLeastNew, kMostNew);
-  }
-  std::size_t num_copies() const { return told == nullptr ? 1 : 2; }
 };
 
 /// A request's use of a shared index.
@@ -109,10 +99,9 @@ struct NewRequest {
   std::span<const SharedSource> sources = {};
   DraftOptions options = {};
   std::optional<ModelId> model = std::nullopt;  // LearnedDrafter drafts, and the model learns
-  Origin origin = Origin::kLocal;               // where its output is written
   bool learn = true;                            // the shared indices learn its output
   bool in_background = false;                   // its own index is built by another thread
-  bool is_private = false;                      // a shared model learns nothing from it
+  bool is_private = false;                      // its model learns nothing from it
 };
 
 struct Request {

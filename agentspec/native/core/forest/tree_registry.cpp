@@ -85,7 +85,6 @@ const std::shared_ptr<Shared>& TreeRegistry::held_index(IndexId id) const {
 ModelId TreeRegistry::create_model(GroupId group, const AcceptanceModel& learned) {
   budget_.check_group(group);
   auto model = std::make_shared<Model>(group, learned);
-  if (shares_models_) model->told = std::make_unique<AcceptanceModel>(learned);
   models_.emplace(next_model_, model);
   budget_.add_model(*model);
   budget_.balance();
@@ -95,48 +94,6 @@ ModelId TreeRegistry::create_model(GroupId group, const AcceptanceModel& learned
 void TreeRegistry::drop_model(ModelId id) {
   budget_.remove_model(*held_model(id));
   models_.erase(id);
-}
-
-void TreeRegistry::share_models() {
-  if (shares_models_) return;
-  std::vector<std::unique_ptr<AcceptanceModel>> copies;
-  for (const auto& [id, model] : models_)
-    copies.push_back(std::make_unique<AcceptanceModel>(model->acceptance));
-  shares_models_ = true;
-  auto copy = copies.begin();
-  for (const auto& [id, model] : models_) {
-    budget_.remove_model(*model);
-    model->told = std::move(*copy++);
-    budget_.add_model(*model);
-  }
-  budget_.balance();
-}
-
-std::vector<ModelId> TreeRegistry::models_with_updates() const {
-  std::vector<ModelId> ids;
-  for (const auto& [id, model] : models_) {
-    if (model->has_update()) ids.push_back(id);
-  }
-  std::ranges::sort(ids);
-  return ids;
-}
-
-ModelUpdate TreeRegistry::take_update(ModelId id) {
-  Model& model = *held_model(id);
-  if (model.told == nullptr) return {};
-  ModelUpdate update = model.acceptance.tell(*model.told);
-  const std::uint64_t num_outcomes = std::exchange(model.num_new, 0);
-  model.num_told += num_outcomes;
-  update.num_outcomes = static_cast<std::uint32_t>(std::min<std::uint64_t>(num_outcomes, UINT32_MAX));
-  return update;
-}
-
-void TreeRegistry::merge(ModelId id, const ModelUpdate& update) {
-  Model& model = *held_model(id);
-  model.acceptance.merge(update);
-  if (model.told == nullptr) return;
-  model.told->merge(update);
-  model.num_told += update.num_outcomes;
 }
 
 const std::shared_ptr<Model>& TreeRegistry::held_model(ModelId id) const {
@@ -181,7 +138,7 @@ void TreeRegistry::connect(Request& request, const NewRequest& made) {
                    [](const Link& a, const Link& b) { return a.source < b.source; });
   if (!made.learn) return;
   for (Link& link : request.links) {
-    link.sequence = open_sequence(*link.shared, {1, made.origin});
+    link.sequence = open_sequence(*link.shared, {});
     link.has_sequence = true;
     link.shared->index->enforce_incrementally(1);
     budget_.account(*link.shared);
@@ -260,7 +217,7 @@ void TreeRegistry::check_integrity() const {
     }
     bytes[live->group] += live->bytes + live->scored.counted_bytes;
   }
-  for (const auto& [id, model] : models_) bytes[model->group] += model->num_copies() * sizeof(Model);
+  for (const auto& [id, model] : models_) bytes[model->group] += sizeof(Model);
   budget_.check_totals(bytes);
 }
 

@@ -50,15 +50,6 @@ class TreeRegistry {
   void drop_model(ModelId id);
   /// Throws UnknownIdError.
   const AcceptanceModel& model(ModelId id) const { return held_model(id)->acceptance; }
-  /// From now on, each model has a copy: what other engines know. Throws std::bad_alloc, unchanged.
-  void share_models();
-  /// Returns the models that have learned enough for an update. O(models).
-  std::vector<ModelId> models_with_updates() const;
-  /// Returns what a model has learned since the last call, or nothing if models are not shared. Throws
-  /// UnknownIdError, std::bad_alloc.
-  ModelUpdate take_update(ModelId id);
-  /// Throws UnknownIdError.
-  void merge(ModelId id, const ModelUpdate& update);
 
   /// Makes a request live, with the text that waits for its index. Ignores unknown indices and an unknown
   /// model. O(sources). Throws DuplicateIdError, UnknownIdError.
@@ -93,7 +84,6 @@ class TreeRegistry {
   std::unordered_map<ModelId, std::shared_ptr<Model>> models_;
   IndexId next_index_ = 0;
   ModelId next_model_ = 0;
-  bool shares_models_ = false;
   std::uint64_t num_batches_ = 0;
 };
 
