@@ -66,7 +66,9 @@ FREE_THREADED_TESTS := tests/forest/test_forest.py \
 NATIVE := $(shell find agentspec/native -name '*.cpp' -o -name '*.hpp' -o -name CMakeLists.txt)
 RELEASE_CHECKS := lint docs test test-core test-lab test-vllm test-vllm-sources test-examples test-adapters test-clients \
 	test-routers test-deploy test-ray test-uvicorn check-wheel
-SOURCES := agentspec gateway adapters benchmarks lab examples tests docs/site
+# not in the source distribution
+LAB := $(wildcard lab)
+SOURCES := agentspec gateway adapters benchmarks $(LAB) examples tests docs/site
 # plain `pip` reads these: the CPU build of torch and the versions that were tested
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -151,7 +153,7 @@ lint: $(STAMP)  ## ruff, mypy, clang-format; changes nothing
 	@$(BIN)/clang-format --dry-run --Werror $$(find agentspec/native -name '*.cpp' -o -name '*.hpp')
 
 typecheck: $(STAMP)  ## mypy
-	@$(BIN)/mypy -p agentspec -p benchmarks -p lab -p examples -p docs.site -p tests
+	@$(BIN)/mypy -p agentspec -p benchmarks $(LAB:%=-p %) -p examples -p docs.site -p tests
 
 fmt: $(STAMP)  ## format everything
 	@$(BIN)/ruff check --fix $(SOURCES)
