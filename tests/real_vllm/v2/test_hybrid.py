@@ -59,7 +59,8 @@ def untrained_head(folder: Path) -> str:
         **layers,  # where vLLM's runner V2 reads them
     )
     tensors = head_tensors(config, target_hidden=served["hidden_size"])
-    halves = {name: one.half() if one.is_floating_point() else one for name, one in tensors.items()}
+    # all tokens can be drafted: vLLM takes no table of their ids then
+    halves = {name: one.half() for name, one in tensors.items() if one.is_floating_point()}
     return str(write_head(folder, config, halves))
 
 
