@@ -14,7 +14,7 @@ from agentspec.cli import build_parser
 from tests.installed.support.environment import Environment
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ("agentic_sql", "agentic_sql.side_by_side", "self_consistency", "self_refinement", "debate")
+EXAMPLES = ("agentic_sql", "self_consistency", "self_refinement", "debate")
 ADAPTERS = sorted(  # modules that import a framework
     path.stem
     for path in (ROOT / "adapters").glob("*.py")

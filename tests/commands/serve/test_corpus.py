@@ -80,7 +80,7 @@ def test_what_one_server_learned_the_others_know(place, start):
             text, num_from_first = second.ask()
             assert text == expected
             assert num_from_first > num_drafted
-            second.wait_for("duplicate_outputs_total", 1)
+            second.wait_for("published_outputs_total", 1)  # known to the others, and sent all the same
         assert first.figure("published_outputs_total") == 1
     with start(place) as later:
         later.wait_for("learned_outputs_total", 1)
