@@ -1,4 +1,4 @@
-"""The corpus: outputs that engines share, so that what one engine learns, all know.
+"""The corpus: a shared log of outputs, so that each engine learns from the outputs of all engines.
 
-Tokens travel, trees never. The store is a cache: without it requests lose drafts, never an answer.
+Engines exchange the tokens of outputs, never trees. Without the store an engine drafts from its own outputs.
 """

@@ -1,12 +1,13 @@
-"""The batch: the outputs and erasures that one engine publishes at a time, and its checked format.
+"""The batch: outputs and erasures that one engine publishes together, and the binary format of a batch.
 
-Owns the format and the reasons for refusal. Knows nothing of the store that keeps the bytes. A batch is
+This module owns the format and the reasons for refusing a batch. It does not know the store. A batch is
 
     header     magic, version, codec, id of the key, origin, first, number of records, size of the payload
-    checksum   CRC-32 of all the rest
-    payload    the records as MessagePack, compressed by Zstandard, and encrypted if there is a key
+    checksum   CRC-32 of header and payload
+    payload    the records as MessagePack, compressed by Zstandard, and encrypted if the tenant has a key
 
-All is little-endian. Sizes are checked before memory is taken, so hostile data costs a bounded amount.
+All integers are little-endian. Sizes are checked before memory is allocated, so a hostile batch costs at most
+a fixed amount of memory.
 """
 
 from __future__ import annotations
@@ -43,37 +44,37 @@ MOST_RECORDS = 1 << 16
 MOST_PAYLOAD_BYTES = 16 << 20  # before compression
 _MOST_MINUTES = 1 << 32
 _MOST_SEQUENCE = 1 << 62
-_SPLIT_BYTES = 2 << 20  # fits a batch even if nothing can be compressed
-_RECORD_BYTES = 256  # more than a record takes without its tokens and path
+_SPLIT_BYTES = 2 << 20  # a group of records of this size fits one batch even if it can't be compressed
+_RECORD_BYTES = 256  # upper bound of a record's size without its tokens and path
 
 _VERSION = 1
 _PLAIN, _ENCRYPTED = 0, 1
-_HEADER = struct.Struct("<8sHBx8s16sQII")  # see above
+_HEADER = struct.Struct("<8sHBx8s16sQII")  # the fields are listed in the module's docstring
 _CHECKSUM = struct.Struct("<I")
 _MAGIC = b"AgSpecBt"
 _LEVEL = 3
 
 Tokens = NDArray[np.int32]
-Path = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_SEGMENTS)]  # of a stage
+Path = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_SEGMENTS)]  # path of a stage
 
 
 # ---- records ----
 
 
-class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # no cycles: garbage collections leave it out
-    """One output of a stage. Valid by construction.
+class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # gc=False: has no reference cycles
+    """One output of a stage. The constructor checks all values.
 
     Attributes:
-        stage: the forest's key, adapter included.
+        stage: key of the stage in the forest, adapter included.
         tokens: int32 ``[n]``, at least one.
-        subject: hash of the person that its data may be of; empty if it has none.
-        uses: how often it occurred.
-        minute: when it ended, in minutes since 1970.
-        session: hash of the run that it belongs to (:func:`agentspec.forest.sessions.session_hash`); empty if
-            it is not known.
+        subject: hash of the person whose data the output may contain; empty if there is none.
+        uses: number of times that the output occurred.
+        minute: end of the output, in minutes since 1970.
+        session: hash of the output's session (:func:`agentspec.forest.sessions.session_hash`); empty if
+            unknown.
 
     Raises:
-        TokenError: the tokens have another dtype or shape, a negative id, or are none or too many.
+        TokenError: ``tokens`` has another dtype or shape, a negative id, no token or too many.
         ConfigError: another attribute is out of range.
     """
 
@@ -90,7 +91,7 @@ class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # no cycles: gar
             raise TokenError(
                 f"an output has 1 to {MOST_OUTPUT_TOKENS} tokens of int32, not {tokens.dtype}{tokens.shape}"
             )
-        if (smallest := int(tokens[tokens.argmin()])) < 0:  # a third of min()'s time
+        if (smallest := int(tokens[tokens.argmin()])) < 0:  # argmin() takes a third of the time of min()
             raise TokenError(f"an output has no negative token ids, but {smallest}")
         if len(self.subject) > MOST_SUBJECT_BYTES:
             raise ConfigError(f"a subject has at most {MOST_SUBJECT_BYTES} bytes, not {len(self.subject)}")
@@ -103,18 +104,19 @@ class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # no cycles: gar
 
     @property
     def digest(self) -> bytes:
-        """Identity of the content: 16 bytes, equal for equal stages and tokens. O(tokens)."""
+        """Hash of stage and tokens: 16 bytes, equal for equal stages and tokens. O(tokens)."""
         content = blake2b(b"%b\0" % self.stage.name.encode(), digest_size=16)
         content.update(np.ascontiguousarray(self.tokens, "<i4").data)
         return content.digest()
 
 
 class ForgetStage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
-    """All earlier outputs of this stage, and of all stages below it, are to be forgotten.
+    """A tombstone: erases all earlier outputs of one stage and of all stages below that stage.
 
     Attributes:
-        path: of the stage.
-        is_repeated: an engine repeats an erasure, since records from before it came later. It is no new one.
+        path: path of the stage.
+        is_repeated: True if an engine publishes a known erasure again, because older outputs appeared
+            in the log behind the first tombstone.
     """
 
     path: Path
@@ -125,11 +127,11 @@ class ForgetStage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
-    """All earlier outputs with this person's data are to be forgotten.
+    """A tombstone: erases all earlier outputs that contain one person's data.
 
     Attributes:
         subject: hash of the person.
-        is_repeated: as of :class:`ForgetStage`.
+        is_repeated: as in :class:`ForgetStage`.
     """
 
     subject: bytes
@@ -141,7 +143,7 @@ class ForgetSubject(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class Erased(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """Takes the place of an erased output, so that the records behind it keep their numbers."""
+    """Replaces an erased output in a batch, so that the later records keep their sequence numbers."""
 
 
 Tombstone = ForgetStage | ForgetSubject
@@ -149,30 +151,30 @@ Record = Output | Tombstone | Erased
 
 
 def repeated(tombstone: Tombstone) -> Tombstone:
-    """Return the tombstone of an engine that repeats this erasure."""
+    """Return the tombstone with ``is_repeated`` set, for an engine that publishes the erasure again."""
     return msgspec.structs.replace(tombstone, is_repeated=True)
 
 
 def covers(tombstone: Tombstone, path: tuple[str, ...], subject: bytes) -> bool:
-    """Return True if the tombstone covers the outputs of the stage with this path and this subject."""
+    """Return True if the tombstone erases outputs of this stage path and this subject."""
     if isinstance(tombstone, ForgetSubject):
         return subject == tombstone.subject
     return path[: len(tombstone.path)] == tombstone.path
 
 
 def is_covered(record: Record, tombstone: Tombstone) -> bool:
-    """Return True for an output that the tombstone covers."""
+    """Return True if the record is an output that the tombstone erases."""
     return isinstance(record, Output) and covers(tombstone, record.stage.path, record.subject)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one engine, in their order.
+    """Consecutive records of one engine.
 
     Attributes:
-        origin: 16 random bytes per engine process.
+        origin: 16 random bytes that identify the engine process.
         first: sequence number of the first record; the others follow. Each origin counts from 0.
-        records: all of one tenant.
+        records: outputs and tombstones of one tenant, in the order of their numbers.
     """
 
     origin: bytes
@@ -191,7 +193,7 @@ class Batch:
         return (record for record in self.records if isinstance(record, Output))
 
     def without(self, tombstone: Tombstone) -> Batch:
-        """Return the batch with :class:`Erased` for what the tombstone covers; itself if that is nothing."""
+        """Return the batch with :class:`Erased` for each output that the tombstone covers."""
         if not any(is_covered(record, tombstone) for record in self.records):
             return self
         records = (Erased() if is_covered(record, tombstone) else record for record in self.records)
@@ -211,7 +213,7 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
     """Return the batch as bytes, encrypted if there is a key.
 
     Raises:
-        BatchError: it is too large. :func:`split` cuts records to fit.
+        BatchError: the batch is too large. :func:`split` cuts records to fit.
     """
     payload = _ENCODER.encode([_packed(record) for record in batch.records])
     if len(batch.records) > MOST_RECORDS or len(payload) > MOST_PAYLOAD_BYTES:
@@ -240,12 +242,12 @@ def encode(batch: Batch, key: DataKey | None = None) -> bytes:
 
 
 def num_token_bytes(record: Record) -> int:
-    """Return the bytes of a record's tokens."""
+    """Return the number of bytes of a record's tokens."""
     return record.tokens.nbytes if isinstance(record, Output) else 0
 
 
 def split(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
-    """Yield the records, in their order, in groups that each fit one batch."""
+    """Group the records, in their order, so that each group fits one batch."""
     group: list[Record] = []
     size = 0
     for record in records:
@@ -263,15 +265,15 @@ def split(records: Iterable[Record]) -> Iterator[tuple[Record, ...]]:
 
 
 def decode(data: bytes | Unread, tenant: str, key: DataKey | None = None) -> Batch:
-    """Return the batch of these bytes.
+    """Return the batch that these bytes encode.
 
     Args:
-        data: from a store, so anything.
-        tenant: owner of the scope that it was read from.
-        key: the tenant's; with a key, batches that are not encrypted are refused.
+        data: bytes from a store. Other programs may have written them.
+        tenant: owner of the scope that the bytes were read from.
+        key: the tenant's data key. With a key, unencrypted batches are refused.
 
     Raises:
-        BatchError: it is damaged, too large, of another format, or encrypted with another key.
+        BatchError: the data is damaged, too large, of another format, or encrypted with another key.
     """
     if isinstance(data, Unread):
         raise _unusable(data.reason)
@@ -290,7 +292,7 @@ def decode(data: bytes | Unread, tenant: str, key: DataKey | None = None) -> Bat
 
 
 def is_batch(data: bytes | Unread) -> bool:
-    """Return True if an engine may have written this: it may hold outputs, even if it can't be used."""
+    """Return True if an engine may have written the data, so that it may hold outputs."""
     return isinstance(data, bytes) and data.startswith(_MAGIC)
 
 
@@ -306,7 +308,7 @@ class _Header(NamedTuple):
 
 
 def _checked(data: bytes) -> tuple[_Header, bytes]:
-    """Return header and payload of a batch that is whole."""
+    """Return header and payload of a batch after checking size, format and checksum."""
     begin = _HEADER.size + _CHECKSUM.size
     if not begin <= len(data) <= MOST_BATCH_BYTES:
         raise _unusable(f"it has {len(data)} bytes, not {begin} to {MOST_BATCH_BYTES}")
@@ -357,7 +359,7 @@ def _checksum(*parts: bytes) -> int:
 
 
 class _Output(msgspec.Struct, array_like=True, forbid_unknown_fields=True, tag=0):
-    """An output in the payload. Its tokens are little-endian int32: narrower forms save 3 to 14 %."""
+    """An output in the payload. Tokens are little-endian int32; shorter integers would save 3 to 14 %."""
 
     path: Path
     tokens: bytes
@@ -381,7 +383,7 @@ def _packed(record: Record) -> _Packed:
 
 
 def _unpacked(payload: bytes, tenant: str) -> tuple[Record, ...]:
-    """Return the records. Raises ValueError or MsgspecError if one is invalid."""
+    """Return the records of a payload. Raises ValueError or MsgspecError if one is invalid."""
     stages: dict[Path, StageKey] = {}
     records: list[Record] = []
     for record in _DECODER.decode(payload):

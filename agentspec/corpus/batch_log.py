@@ -1,4 +1,4 @@
-"""The logs and snapshots of one vocabulary's tenants, as batches."""
+"""The logs and snapshots of the tenants of one vocabulary, read and written as batches."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _KEY_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A batch and the cursor behind it.
+    """An entry of the log.
 
     Attributes:
-        cursor: the log continues here.
-        batch: None if it can't be used.
-        is_lost: an engine may have written the batch, but it can't be used.
+        cursor: position behind the entry.
+        batch: the decoded batch; None if the entry is unusable.
+        is_lost: True if an engine may have written the entry, but it can't be decoded.
     """
 
     cursor: Cursor
@@ -38,19 +38,19 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class BatchSnapshot:
-    """A snapshot's batches, with None for those that can't be used. The log continues at the cursor."""
+    """A snapshot's batches, with None for unusable ones, and the log's cursor at which the snapshot ends."""
 
     cursor: Cursor
     batches: Iterator[Batch | None]
 
 
 class BatchLog:
-    """Encodes, encrypts and checks the batches of a store. Every call that uses it may raise CorpusError.
+    """Encodes, encrypts and checks the batches of a store. Calls of the store may raise CorpusError.
 
     Args:
-        store: keeps the bytes.
+        store: keeps the encoded batches.
         vocabulary: fingerprint of the tokenizer.
-        keys: the tenants' data keys; None = nothing is encrypted.
+        keys: the tenants' data keys; None = batches are not encrypted.
     """
 
     def __init__(self, store: CorpusStore, vocabulary: str, keys: KeyRing | None = None) -> None:
@@ -59,11 +59,11 @@ class BatchLog:
         self._vocabulary = vocabulary
 
     def scope(self, tenant: str) -> Scope:
-        """Return the scope of a tenant's outputs."""
+        """Return the scope that holds a tenant's outputs."""
         return Scope(self._vocabulary, tenant)
 
     def tenants(self) -> list[str]:
-        """Return the tenants that have outputs, or had some."""
+        """Return all tenants that have or had outputs in this vocabulary."""
         return [scope.tenant for scope in self.store.scopes() if scope.vocabulary == self._vocabulary]
 
     def encode(self, tenant: str, batch: Batch) -> bytes:
@@ -73,19 +73,19 @@ class BatchLog:
     def publish(
         self, tenant: str, batch: Batch, epoch: int | None, *, is_erasure: bool = False
     ) -> int | None:
-        """Append a batch to the log, encrypted with the key that the store has now.
+        """Append a batch to the log, encrypted with the tenant's current data key in the store.
 
         Args:
             tenant: owner of the log.
-            batch: to append.
-            epoch: that it belongs to.
-            is_erasure: it is a tombstone.
+            batch: the batch to append.
+            epoch: epoch of the tenant in which the batch was cut.
+            is_erasure: True if the batch holds a tombstone.
 
         Returns:
-            The bytes sent; None if the tenant was erased since, and nothing was appended.
+            Number of bytes sent; None if the tenant was erased after ``epoch``, and nothing was appended.
 
         Raises:
-            DataKeyError: the operator's key does not open the tenant's.
+            DataKeyError: the operator's key can't decrypt the tenant's data key.
         """
         scope = self.scope(tenant)
         for _ in range(_KEY_TRIES):
@@ -96,10 +96,10 @@ class BatchLog:
                 return len(data)
             if self.keys is None or not self.keys.refresh(scope):
                 return None
-        raise CorpusError(f"the data key of tenant {tenant!r} changes all the time: try again later")
+        raise CorpusError(f"other processes keep changing the data key of tenant {tenant!r}: try again later")
 
     def decode(self, tenant: str, data: bytes | Unread) -> Batch | None:
-        """Return the batch of these bytes, or None if they can't be used."""
+        """Return the batch that these bytes encode, or None if they are unusable."""
         key = self._key(tenant)
         try:
             return self._decoded(tenant, data, key)
@@ -107,7 +107,7 @@ class BatchLog:
             return None
 
     def _decoded(self, tenant: str, data: bytes | Unread, key: DataKey | None) -> Batch:
-        """Return the batch of these bytes. If its key is not known, the store may have another one now."""
+        """Return the batch that these bytes encode. Read an unknown key from the store once."""
         try:
             return decode(data, tenant, key)
         except UnknownKeyError:
@@ -116,24 +116,24 @@ class BatchLog:
             return decode(data, tenant, self._key(tenant))
 
     def read(self, tenant: str, after: Cursor, most_bytes: int) -> Iterator[LoggedBatch]:
-        """Yield the next batches of the log: at least one if there is any, about ``most_bytes``."""
+        """Yield the next batches of the log, about ``most_bytes`` in all and at least one if any."""
         for entry in self.store.read(self.scope(tenant), after, most_bytes):
             batch = self.decode(tenant, entry.batch)
             yield LoggedBatch(entry.cursor, batch, batch is None and is_batch(entry.batch))
 
     def snapshot(self, tenant: str) -> BatchSnapshot | None:
-        """Return the snapshot, if there is one. To read a part may raise CorpusError."""
+        """Return the snapshot, or None. Iterating over its batches may raise CorpusError."""
         snapshot = self.store.snapshot(self.scope(tenant))
         if snapshot is None:
             return None
         return BatchSnapshot(snapshot.cursor, (self.decode(tenant, part) for part in snapshot.parts))
 
     def marks(self, tenant: str, known: int = 0) -> Marks:
-        """Return the numbers of the tenant's last erasures.
+        """Return the store's numbers of the tenant's last erasures.
 
         Args:
             tenant: owner of the log.
-            known: an epoch that the store has had. If it has lost that erasure, the tenant is erased again.
+            known: an epoch that this process has read. If the store has lost it, the tenant is erased again.
         """
         scope = self.scope(tenant)
         marks = self.store.marks(scope)
@@ -149,7 +149,7 @@ class BatchLog:
         return self.store.end(self.scope(tenant))
 
     def forget_key(self, tenant: str) -> None:
-        """Look the tenant's key up again: it was erased."""
+        """Drop the cached data key of an erased tenant, so that the next call reads it from the store."""
         if self.keys is not None:
             self.keys.forget(self.scope(tenant))
 
@@ -160,15 +160,15 @@ class BatchLog:
 class SeenNumbers:
     """The sequence numbers of one origin that were applied, as sorted ranges.
 
-    So each record is applied once, in whatever order batches arrive. Beyond ``most_ranges`` the lowest gap is
-    closed: its numbers count as seen, and as missing for ever.
+    Each record is therefore applied once, in any order of arrival. Beyond ``most_ranges`` ranges the lowest
+    gap is closed: its numbers count as seen, and they stay in ``num_missing``.
     """
 
     def __init__(self, most_ranges: int = MOST_RANGES) -> None:
         self._most_ranges = most_ranges
         self._begins: list[int] = []
-        self._ends: list[int] = []  # exclusive; ranges neither overlap nor touch
-        self._base = 0  # the first number ever added; gaps below it are from before this time
+        self._ends: list[int] = []  # exclusive ends; the ranges neither overlap nor touch
+        self._base = 0  # the first number ever added; lower numbers never count as missing
         self._num_closed = 0
 
     def add(self, first: int, count: int) -> list[range]:
@@ -178,7 +178,7 @@ class SeenNumbers:
         if not self._begins:
             self._base = first
         end = first + count
-        low, high = bisect_left(self._ends, first), bisect_right(self._begins, end)  # these touch it
+        low, high = bisect_left(self._ends, first), bisect_right(self._begins, end)  # ranges that touch it
         fresh, at = [], first
         for begin_seen, end_seen in zip(self._begins[low:high], self._ends[low:high], strict=True):
             if at < begin_seen:
@@ -193,7 +193,7 @@ class SeenNumbers:
 
     @property
     def num_missing(self) -> int:
-        """Count the numbers that never arrived, above the first one added."""
+        """Number of records that never arrived, among those after the first one added."""
         gaps = zip(self._ends, self._begins[1:], strict=False)
         return self._num_closed + sum(begin - end for end, begin in gaps if end > self._base)
 

@@ -36,21 +36,21 @@ _MOST_BYTES = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class CorpusConfig:
-    """How much an engine shares and learns.
+    """Limits on what an engine shares and learns.
 
     Attributes:
-        cpu_share: most of one core that learning takes.
-        most_lag_s: a learner further behind skips to the newest outputs.
-        join_bytes: most bytes of tokens that a new engine learns from a snapshot.
-        join_s: time after a start in which learning may take a whole core.
-        memory_bytes: of outputs remembered, to erase exactly what the trees hold.
-        queue_bytes: of finished outputs that wait to be published.
-        snapshot_bytes: most bytes of tokens in a tenant's snapshot.
+        cpu_share: share of one core that the learner may use.
+        most_lag_s: a learner that lags by more seconds skips to the newest outputs.
+        join_bytes: limit of the bytes of tokens that a new engine learns from a snapshot.
+        join_s: seconds after the start in which the learner may use a whole core.
+        memory_bytes: limit of the bytes of remembered outputs, which erasures remove one by one.
+        queue_bytes: limit of the bytes of finished outputs in the publisher's queue.
+        snapshot_bytes: limit of the bytes of tokens in a tenant's snapshot.
         snapshot_every_s: seconds between two snapshots of a tenant.
-        most_age_s: outputs not used for longer are left out of snapshots.
+        most_age_s: a snapshot leaves out outputs that were not used for longer.
 
     Raises:
-        ConfigError: one of them is not positive.
+        ConfigError: a value is not positive.
     """
 
     cpu_share: float = 0.25
@@ -72,14 +72,14 @@ class CorpusConfig:
 
 @dataclass(frozen=True, slots=True)
 class CorpusFigures:
-    """What was shared and learned since the start.
+    """Counters of what this engine has shared and learned since its start.
 
     Attributes:
-        publisher: of this engine's outputs.
-        learner: of other engines' outputs.
-        num_snapshots: snapshots written.
-        num_snapshot_failures: attempts that failed.
-        memory_bytes: of outputs remembered.
+        publisher: counters of this engine's outputs.
+        learner: counters of other engines' outputs.
+        num_snapshots: number of snapshots written.
+        num_snapshot_failures: number of failed attempts.
+        memory_bytes: bytes of remembered outputs.
     """
 
     publisher: PublisherFigures
@@ -89,7 +89,7 @@ class CorpusFigures:
     memory_bytes: int
 
     def describe(self) -> dict[str, float]:
-        """Return the figures by name, in one level. ``num_store_failures`` is the sum of all failed calls."""
+        """Return all figures in one flat dict. ``num_store_failures`` is the sum of all failed calls."""
         publisher, learner = self.publisher, self.learner
         return {
             "num_published": publisher.num_published,
@@ -112,16 +112,16 @@ class CorpusFigures:
 class Corpus:
     """Shares outputs with other engines, and learns theirs. Thread-safe.
 
-    The store is a cache. While it is away, requests lose drafts, never an answer.
+    The store is a cache. While the store is unreachable, requests get fewer drafts and the same answers.
 
     Args:
-        store: closed with the corpus.
+        store: the corpus closes it.
         vocabulary: fingerprint of the tokenizer.
-        vocab_size: tokens from it on are refused.
-        trees: what learns.
-        keys: the tenants' data keys; None = nothing is encrypted.
+        vocab_size: token ids from this number on are refused.
+        trees: the trees that learn other engines' outputs.
+        keys: the tenants' data keys; None = batches are not encrypted.
         config: limits.
-        is_shared: says if other engines get the outputs of a stage, by its path.
+        is_shared: returns True if other engines get the outputs of the stage with this path.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Corpus:
         self._store = store
         self._log = BatchLog(store, vocabulary, keys)
         self._memory = OutputMemory(config.memory_bytes)
-        trees.learn_nothing_personal()  # what a model has learned of whom can't be erased from it
+        trees.learn_nothing_personal()  # one person's part of a trained model can't be erased
         self._publisher = Publisher(
             self._log,
             self.origin,
@@ -148,7 +148,7 @@ class Corpus:
             queue_bytes=config.queue_bytes,
             is_shared=is_shared,
         )
-        self._put = self._publisher.queue.put  # on the path of an answer: without a call in between
+        self._put = self._publisher.queue.put  # bound method: saves a call on the path of an answer
         self._keeper = SnapshotKeeper(
             self._log,
             self._publisher,
@@ -172,7 +172,7 @@ class Corpus:
         )
 
     def start(self) -> None:
-        """Start the threads. Serving need not wait for what they learn."""
+        """Start the threads. The engine can serve requests while they learn."""
         self._publisher.start()
         self._learner.start()
         self._keeper.start()
@@ -184,18 +184,18 @@ class Corpus:
             timeout_s: longest wait, in seconds.
 
         Returns:
-            False if the time is over, as with a store that can't be read.
+            False if the time-out ended the wait, for example because the store can't be read.
         """
         return self._learner.wait_joined(timeout_s)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send the rest, as far as the time allows, and close the store."""
+        """Send the outputs that wait, within the time-out, and close the store."""
         end_s = time.monotonic() + timeout_s
         for part in (
             self._publisher,
             self._learner,
             self._keeper,
-        ):  # the last one gets erasures of the others
+        ):  # the keeper is last: the other threads hand erasures to it
             part.close(max(0.0, end_s - time.monotonic()))
         self._store.close()
 
@@ -210,22 +210,22 @@ class Corpus:
         """Publish the part of a finished output that this engine's trees have learned. Never raises.
 
         Args:
-            stage: the forest's key.
-            token_ids: of the model, as int32 ``[n]`` or a sequence. They must not change any more.
-            subject: hash of the person that the output's data may be of, at most 32 bytes.
-            session: run that it belongs to. If that goes on in another engine, its tree has the output there.
+            stage: key of the stage in the forest.
+            token_ids: int32 ``[n]`` or a sequence of integers. The caller must not change it later.
+            subject: hash of the person whose data the output may contain, at most 32 bytes.
+            session: the output's session. Engines that continue the session add the output to its tree.
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
-            of = b"" if session is None else session  # its hash is made later
+            of = b"" if session is None else session  # the publisher's thread hashes the name
             self._put((stage, token_ids, subject, time.time(), of))
         elif len(token_ids):
-            self._memory.note(stage, subject)  # an erasure has to empty the trees then
+            self._memory.note(stage, subject)  # so that an erasure empties the trees
 
     def publish(self, output: Output) -> None:
-        """Take a finished output that this engine's trees have learned. Takes microseconds, and never raises.
+        """Queue a finished output that this engine's trees have learned. Takes microseconds and never raises.
 
         Args:
-            output: its tokens must not change any more.
+            output: the caller must not change its tokens later.
         """
         self._publisher.publish(output)
 
@@ -239,13 +239,13 @@ class Corpus:
             self._memory.num_bytes,
         )
 
-    # ---- erasure: the store now, the trees of all engines as they read the log ----
+    # ---- erasure: immediately in the store, and in the trees of each engine when it reads the log ----
 
     def forget(self, tenant: str, tombstone: Tombstone | None) -> None:
-        """Erase what a tombstone names; the whole tenant if there is none.
+        """Erase the outputs that a tombstone names; without one, the whole tenant.
 
         Raises:
-            CorpusError: the store can't be used now. Part may be erased: repeat it.
+            CorpusError: the store failed. Some outputs may be erased already: call again.
         """
         if tombstone is None:
             self.forget_tenant(tenant)
@@ -256,16 +256,16 @@ class Corpus:
         """Erase the outputs of a stage and of all stages below it.
 
         Raises:
-            CorpusError: the store can't be used now. Part may be erased: repeat it.
+            CorpusError: the store failed. Some outputs may be erased already: call again.
         """
         self.forget(stage.tenant, ForgetStage(stage.path))
 
     def forget_subject(self, tenant: str, subject: bytes) -> None:
-        """Erase the outputs with a person's data. Equal outputs of others stay in the store.
+        """Erase the outputs that contain one person's data. Equal outputs of other people stay in the store.
 
         Raises:
-            ConfigError: the subject has not 1 to 32 bytes.
-            CorpusError: the store can't be used now. Part may be erased: repeat it.
+            ConfigError: the subject does not have 1 to 32 bytes.
+            CorpusError: the store failed. Some outputs may be erased already: call again.
         """
         self.forget(tenant, ForgetSubject(subject))
 
@@ -273,7 +273,7 @@ class Corpus:
         """Erase all outputs of a tenant, and its data key.
 
         Raises:
-            CorpusError: the store can't be used now. Part may be erased: repeat it.
+            CorpusError: the store failed. Some outputs may be erased already: call again.
         """
         self._store.erase(self._log.scope(tenant))
         self._publisher.enter_epoch(tenant, self._log.marks(tenant).epoch)
@@ -286,18 +286,18 @@ def open_corpus(
     trees: SharedTrees,
     stages: Mapping[tuple[str, ...], str] | None = None,
 ) -> Corpus:
-    """Return the corpus at a place, not started. ``$AGENTSPEC_CORPUS_KEY``, an operator's key, encrypts it.
+    """Return a corpus whose threads are not started. ``$AGENTSPEC_CORPUS_KEY`` encrypts it.
 
     Args:
-        location: as in :func:`open_store`.
+        location: a folder or a URL, as in :func:`open_store`.
         vocabulary: fingerprint of the tokenizer.
         vocab_size: size of the model's vocabulary.
-        trees: what learns.
-        stages: who gets the outputs of stages (:func:`agentspec.corpus.settings.reaches`).
+        trees: the trees that learn other engines' outputs.
+        stages: ``none`` or ``fleet`` for each named stage (:func:`agentspec.corpus.settings.reaches`).
 
     Raises:
-        ConfigError: as :func:`agentspec.corpus.settings.check_corpus`.
-        CorpusError: a folder can't be used.
+        ConfigError: see :func:`agentspec.corpus.settings.check_corpus`.
+        CorpusError: the folder can't be used.
     """
     check_corpus(location)
     is_encrypted = bool(os.environ.get(KEY_VARIABLE))

@@ -1,7 +1,7 @@
-"""Data keys: one per scope, wrapped by the operator's key and kept in a store.
+"""Data keys: one per scope. The operator's key wraps (encrypts) a data key before a store keeps it.
 
-Without its data key a batch is noise, so an erased scope can't be read from a backup either. That needs
-backups without wrapped keys: keep those in another store, or leave them out.
+A batch can't be read without its data key. Erasing the key therefore also erases the batches in backups, if
+the backups hold no wrapped keys: keep wrapped keys in another store, or leave them out of backups.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ with needed("corpus"):
 KEY_BYTES = 32
 _NONCE_BYTES, _TAG_BYTES = 12, 16
 WRAPPED_BYTES = _NONCE_BYTES + KEY_BYTES + _TAG_BYTES
-_MOST_FORMER = 8  # keys that erasures have replaced and that some batch may still need
+_MOST_FORMER = 8  # former keys that the store keeps for one scope, for batches not yet encrypted anew
 
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
     """The key of one scope's batches.
 
-    Each header has a key of its own, derived from this one: random nonces never run out.
+    Each batch is encrypted with a key derived from this one and the batch's header, so random nonces suffice.
 
     Attributes:
         scope: owner of the batches.
         secret: 32 bytes.
-        wrapped: the key as the store has it.
-        former: keys that this one replaces while an erasure runs. They open batches, and encrypt none.
+        wrapped: the encrypted form of this key in the store.
+        former: keys that this one replaces while an erasure runs. They decrypt batches, and encrypt none.
     """
 
     scope: Scope
@@ -51,20 +51,20 @@ class DataKey:
 
     @property
     def id(self) -> bytes:
-        """Names the key without giving it away: 8 bytes."""
+        """A public identifier of the key: 8 bytes, from which the key can't be computed."""
         return blake2b(key=self.secret, digest_size=8, person=b"agentspec key id").digest()
 
     def named(self, name: bytes) -> DataKey | None:
-        """Return the key of this name: this one, a former one, or None."""
+        """Return the key with this id, among this key and its former ones; None if there is none."""
         return next((key for key in (self, *self.former) if key.id == name), None)
 
     def encrypt(self, payload: bytes, header: bytes) -> bytes:
-        """Return nonce, encrypted payload and tag. The header is authenticated, too."""
+        """Return nonce, encrypted payload and tag. The tag authenticates the header as well."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher(header).encrypt(nonce, payload, self._associated(header))
 
     def decrypt(self, encrypted: bytes, header: bytes) -> bytes:
-        """Return the payload. Raises BatchError if the key, the scope or the header is another."""
+        """Return the payload. Raises BatchError if key, scope or header differ from those of encryption."""
         nonce, rest = encrypted[:_NONCE_BYTES], encrypted[_NONCE_BYTES:]
         try:
             return self._cipher(header).decrypt(nonce, rest, self._associated(header))
@@ -91,15 +91,15 @@ class OperatorKey:
         self._cipher = AESGCM(secret)
 
     def wrap(self, key: DataKey) -> bytes:
-        """Return a data key encrypted."""
+        """Return the encrypted form of a data key."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, key.secret, json.dumps(key.scope).encode())
 
     def unwrap(self, scope: Scope, wrapped: bytes) -> DataKey:
-        """Return a scope's data key, with the former ones behind it.
+        """Return a scope's data key with its former keys.
 
         Raises:
-            DataKeyError: another operator's key wrapped it, or it is damaged.
+            DataKeyError: another operator's key wrapped the data key, or its bytes are damaged.
         """
         pieces = [wrapped[at : at + WRAPPED_BYTES] for at in range(0, len(wrapped), WRAPPED_BYTES)]
         try:
@@ -120,7 +120,7 @@ class KeyRing:
     """The data keys of a store's scopes. Thread-safe.
 
     Args:
-        store: keeps the wrapped keys; it may be another one than that of the batches.
+        store: keeps the wrapped keys; may differ from the store of the batches.
         operator_key: 32 bytes, see :func:`operator_key`.
     """
 
@@ -131,20 +131,20 @@ class KeyRing:
         self._keys: dict[Scope, DataKey] = {}
 
     def key(self, scope: Scope) -> DataKey:
-        """Return the scope's key. The first call for a new scope makes it.
+        """Return the scope's key. The first call for a new scope creates one.
 
         Raises:
             CorpusError: the store can't be read, or the key was wrapped by another operator's key.
         """
-        with self._lock:  # during the call, too: forget() must not come in between
+        with self._lock:  # held during the call of the store: forget() must not run in between
             if scope not in self._keys:
                 self._keys[scope] = self._looked_up(scope)
             return self._keys[scope]
 
     def refresh(self, scope: Scope) -> bool:
-        """Look the scope's key up again. Return True if it has changed.
+        """Read the scope's key from the store again. Return True if it has changed.
 
-        A store that has lost its content gets the key back.
+        If the store has lost the key, this method writes it back.
         """
         with self._lock:
             before = self._keys.pop(scope, None)
@@ -152,10 +152,10 @@ class KeyRing:
             return before is None or (key, key.former) != (before, before.former)
 
     def change(self, scope: Scope) -> None:
-        """Make a new key for what is encrypted from now on. The store keeps the former one behind it.
+        """Replace the scope's key by a new one. The store keeps the replaced key among the former ones.
 
         Raises:
-            CorpusError: another process changed it at the same time.
+            CorpusError: another process changed the key at the same time.
         """
         with self._lock:
             new = self._operator.wrap(new_key(scope))
@@ -165,7 +165,7 @@ class KeyRing:
                 self._replace(scope, wrapped, new + former)
 
     def drop_former(self, scope: Scope) -> None:
-        """Remove the former keys from the store: no batch needs them any more. Raises as ``change``."""
+        """Remove the former keys from the store, once no batch needs them. Raises like ``change``."""
         with self._lock:
             wrapped = self._store.wrapped_key(scope) or b""
             self._replace(scope, wrapped, wrapped[:WRAPPED_BYTES])
@@ -179,11 +179,11 @@ class KeyRing:
     def _looked_up(self, scope: Scope, before: DataKey | None = None) -> DataKey:
         candidate = before.wrapped if before else self._operator.wrap(new_key(scope))
         wrapped = self._store.wrapped_key(scope, candidate)
-        assert wrapped is not None  # since there was a candidate
+        assert wrapped is not None  # not None, since the call passed a candidate
         return self._operator.unwrap(scope, wrapped)
 
     def forget(self, scope: Scope) -> None:
-        """Look the scope's key up again on the next call: for a scope that has been erased."""
+        """Drop the cached key of an erased scope, so that the next call reads the store again."""
         with self._lock:
             self._keys.pop(scope, None)
 
@@ -194,17 +194,17 @@ def new_key(scope: Scope) -> DataKey:
 
 
 def no_operator_key(scope: Scope) -> ConfigError:
-    """Return the error for an encrypted scope without an operator's key."""
+    """Return the error for an encrypted scope if no operator's key is configured."""
     return ConfigError(
         f"the outputs of tenant {scope.tenant!r} are encrypted: set ${KEY_VARIABLE} to the operator's key"
     )
 
 
 def operator_key(file: Path | None = None) -> bytes:
-    """Return the operator's key: 32 bytes, in base64 or hex, of a file or of ``$AGENTSPEC_CORPUS_KEY``.
+    """Return the operator's key: 32 bytes, in base64 or hex, from a file or from ``$AGENTSPEC_CORPUS_KEY``.
 
     Raises:
-        ConfigError: the file can't be read, or there is no such key. Never shows what was found.
+        ConfigError: the file can't be read, or holds no valid key. The message never quotes it.
     """
     if file is None:
         text, place = os.environ.get(KEY_VARIABLE, ""), f"${KEY_VARIABLE}"

@@ -1,4 +1,4 @@
-"""The follower of one tenant's log: what was read of it, and what has to be done about each record."""
+"""The follower of one tenant's log: the position in the log, and what the process does with each record."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ logger = logging.getLogger("agentspec")
 EPOCH_EVERY_S = 2.0
 _READ_BYTES = 1 << 20
 _TOKEN_BYTES = 4
-_JOIN_PIECE = 64  # outputs
+_JOIN_PIECE = 64  # outputs that are learned between two pauses while joining
 _MOST_ORIGINS = 4096
 
 
 class SharedTrees(Protocol):
-    """The trees that learn from other engines. Safe to call beside decode steps."""
+    """The trees that learn from other engines. Other threads may run decode steps during a call."""
 
     def learn(
         self,
@@ -40,33 +40,33 @@ class SharedTrees(Protocol):
         origin: Origin = Origin.LOCAL,
         session: bytes = b"",
     ) -> None:
-        """Add an output that occurred ``uses`` times, also to the tree of its session."""
+        """Add an output that occurred ``uses`` times to the trees of its stage and of its session."""
 
     def forget(self, stage: StageKey, token_ids: Tokens) -> None:
-        """Remove an output and its equals from all trees that may hold it."""
+        """Remove an output, and all outputs with equal tokens, from every tree that may hold it."""
 
     def evict_tenant(self, tenant: str) -> None:
         """Empty all shared trees of a tenant."""
 
     def learn_nothing_personal(self) -> None:
-        """From now on, requests that are personal, or do not learn, train no model."""
+        """From now on, train no model on requests that carry personal data or that do not learn."""
 
     def forget_models(self, tenant: str, path: tuple[str, ...]) -> None:
-        """Forget what the models of a stage, and of all stages below it, have learned. ``()`` means all."""
+        """Reset the learned models of a stage and of all stages below it. ``()`` means all."""
 
 
 class LearnedOutputs:
     """Adds the outputs of other engines to the trees and removes them, within a CPU share.
 
     Args:
-        trees: what learns.
-        memory: of the outputs that the trees hold.
-        vocab_size: outputs with tokens from it on are refused.
-        share: of one core.
+        trees: the trees to change.
+        memory: remembers the outputs that the trees hold.
+        vocab_size: outputs with token ids from this number on are refused.
+        share: limits the thread's share of one core.
 
     Attributes:
         num_outputs: outputs learned, repetitions included.
-        num_tokens: their tokens.
+        num_tokens: number of tokens of these outputs.
         num_refused: outputs with tokens outside the vocabulary.
     """
 
@@ -78,19 +78,19 @@ class LearnedOutputs:
         self.num_outputs = self.num_tokens = self.num_refused = 0
 
     def learn(self, output: Output, origin: Origin) -> None:
-        """Learn an output as often as it occurred."""
+        """Add an output to the trees, with the number of its uses."""
         if int(output.tokens.max()) >= self._vocab_size:
             self.num_refused += 1
             return
-        self._memory.add(output)  # first: an erasure must find what the trees hold
+        self._memory.add(output)  # before the trees: an erasure must find every output that they hold
         self._trees.learn(output.stage, output.tokens, output.uses, origin, output.session)
         self.num_outputs += 1
         self.num_tokens += len(output.tokens)
         self._share.pause()
 
     def forget(self, tenant: str, tombstone: Tombstone) -> bool:
-        """Remove what an erasure covers. Return False if the trees may still hold some of it."""
-        # no model can tell what a person's outputs were drafted into: all of the tenant's forget
+        """Remove the outputs that a tombstone covers. Return False if the trees may still hold some."""
+        # no record says which models a person's outputs have trained: reset all models of the tenant
         path = tombstone.path if isinstance(tombstone, ForgetStage) else ()
         self._trees.forget_models(tenant, path)
         outputs = self._memory.take(tenant, tombstone)
@@ -100,27 +100,28 @@ class LearnedOutputs:
         return outputs is not None
 
     def evict_tenant(self, tenant: str) -> None:
-        """Empty the trees of a tenant, and forget what they held."""
-        self._memory.forget_tenant(tenant)  # first: what is remembered from now on, the trees may hold
+        """Empty the trees of a tenant, and the memory of their outputs."""
+        self._memory.forget_tenant(tenant)  # first, since another thread may add outputs
         self._trees.evict_tenant(tenant)
         self._trees.forget_models(tenant, ())
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerParts:
-    """What the followers of a process share.
+    """Objects and limits that the followers of a process share.
 
     Attributes:
-        log: what to follow.
-        origin: 16 bytes that name this process: its own outputs are in the trees already.
+        log: the logs to follow.
+        origin: 16 bytes that identify this process, whose own outputs are in the trees already.
         learned: adds outputs to the trees.
-        publisher: takes back what is erased.
-        repeat: called with the erasures of a tenant that this process has to repeat: some of its records came
-            too late, or the store has lost the erasures. Then the store gets this number again.
-        share: of one core.
-        most_lag_s: a follower further behind skips to the newest entries.
-        join_bytes: most bytes of tokens to learn from a snapshot, and from the log before it is skipped.
-        join_s: time after a start without the limit of the CPU share.
+        publisher: withdraws erased outputs that are not sent yet.
+        repeat: called with a tenant, erasures that have to be published again, and the number of the tenant's
+            last erasure, or 0. An erasure is repeated if older records of this process appeared behind it in
+            the log, or if the store has lost it. A number other than 0 is written back to the store.
+        share: limits the thread's share of one core.
+        most_lag_s: a follower that lags by more seconds skips to the newest entries.
+        join_bytes: limit of the bytes of tokens to learn from a snapshot, and from the log before a skip.
+        join_s: seconds after the start in which the CPU share is not limited.
         clock: monotonic seconds.
     """
 
@@ -137,14 +138,14 @@ class FollowerParts:
 
 
 class Follower:
-    """Joins from the snapshot, then reads the log. Every call that reads may raise CorpusError.
+    """Learns a tenant's snapshot, then reads its log. Every call that reads may raise CorpusError.
 
     Attributes:
-        cursor: behind what was read.
-        retry_s: when to try again after a failure.
-        num_dropped: records skipped on purpose.
-        num_damaged: batches that can't be used.
-        num_failures: snapshots of which the store did not return the rest.
+        cursor: position behind the last entry that was read.
+        retry_s: time of the clock at which to try again after a failure.
+        num_dropped: number of records skipped on purpose.
+        num_damaged: number of unusable batches.
+        num_failures: number of snapshots that could be read only in part.
     """
 
     def __init__(self, tenant: str, parts: FollowerParts) -> None:
@@ -152,17 +153,17 @@ class Follower:
         self._parts = parts
         self._erasures = MetErasures()
         self._epoch = -1
-        self._num_erasure = 0  # of the last erasure of a stage or a person that was met
+        self._num_erasure = 0  # number of the last erasure of a stage or a person that was read
         self._epoch_s = 0.0
         self._has_to_join = True
-        self._joining: Iterator[Output] | None = None  # outputs of the snapshot, still to be learned
-        self._join_end: Cursor | None = None  # the newest entry at the time of joining, until it is read
-        self._tokens_before = 0  # learned by all before joining
-        self._own_from = 0  # own records from here on are in the trees already
+        self._joining: Iterator[Output] | None = None  # outputs of the snapshot that are still to be learned
+        self._join_end: Cursor | None = None  # the newest entry when joining began; None once it was read
+        self._tokens_before = 0  # number of tokens that all followers had learned before this one joined
+        self._own_from = 0  # this process's own records from this number on are in the trees already
         self._seen: OrderedDict[bytes, SeenNumbers] = OrderedDict()
-        self._skipped: set[bytes] = set()  # origins: their next gap was skipped on purpose
-        self._look_up_s: list[float] = []  # when to look for tombstones in the snapshot
-        self._end: Cursor | None = None  # the newest entry when the follower fell behind
+        self._skipped: set[bytes] = set()  # origins with a gap of numbers that was skipped on purpose
+        self._look_up_s: list[float] = []  # times at which to look for tombstones in the snapshot
+        self._end: Cursor | None = None  # the newest entry when this follower began to lag
         self._behind_since_s = 0.0
         self._num_missing_before = 0
         self.cursor: Cursor = START
@@ -171,21 +172,21 @@ class Follower:
 
     @property
     def lag_s(self) -> float:
-        """How long the oldest entry not read yet has been known."""
+        """Seconds since the follower learned of the oldest entry that it has not read."""
         return 0.0 if self._end is None else self._parts.clock() - self._behind_since_s
 
     @property
     def has_joined(self) -> bool:
-        """True once the snapshot, and the entries that the log held then, were learned."""
+        """True once the follower has learned the snapshot and the entries that existed when it joined."""
         return not self._has_to_join and self._joining is None and self._join_end is None
 
     @property
     def num_missing(self) -> int:
-        """Records that never arrived, those skipped on purpose included."""
+        """Number of records that never arrived, including those skipped on purpose."""
         return self._num_missing_before + sum(seen.num_missing for seen in list(self._seen.values()))
 
     def follow(self) -> bool:
-        """Join, or read some entries. Return True if there may be more."""
+        """Join the log, or read some entries. Return True if there may be more."""
         self._check_epoch()
         if self._has_to_join:
             self._join()
@@ -199,7 +200,7 @@ class Follower:
             if logged.batch is None:
                 self.num_damaged += 1
             elif not self._apply(logged.batch):
-                return True  # the trees are empty: all begins anew
+                return True  # the tenant was erased and its trees are empty: join again
             self.cursor = logged.cursor
             self._passed(logged.cursor)
             self._parts.share.pause()
@@ -214,7 +215,7 @@ class Follower:
         return has_some or self._has_to_join
 
     def begin_anew(self) -> None:
-        """Empty the tenant's trees and models, and learn all again that the store holds."""
+        """Empty the tenant's trees and models, and learn the store's content again."""
         self._parts.learned.evict_tenant(self._tenant)
         self._num_missing_before += sum(seen.num_missing for seen in self._seen.values())
         self._seen.clear()
@@ -224,7 +225,7 @@ class Follower:
         self._joining = None
         self._has_to_join = True
 
-    # ---- where it is in the log ----
+    # ---- position in the log ----
 
     def _check_epoch(self) -> None:
         if self._has_to_join or self._parts.clock() < self._epoch_s + EPOCH_EVERY_S:
@@ -242,7 +243,7 @@ class Follower:
             self._num_erasure = marks.erasure
 
     def _passed(self, cursor: Cursor | None) -> None:
-        """Note that all up to a cursor was read, or all there is."""
+        """Note that all entries up to a cursor were read; None = all entries of the log."""
         if cursor is None or cursor == self._end:
             self._end = None
         if cursor is None or cursor == self._join_end:
@@ -250,13 +251,13 @@ class Follower:
             self._erasures.stop_awaiting()
 
     def _is_too_late(self) -> bool:
-        """Return True if it is too far behind, and is not reading what was there when it joined."""
+        """Return True if the lag exceeds the limit, unless the follower is still joining."""
         num_bytes = (self._parts.learned.num_tokens - self._tokens_before) * _TOKEN_BYTES
         is_joining = self._join_end is not None and num_bytes < self._parts.join_bytes
         return not is_joining and self.lag_s > self._parts.most_lag_s
 
     def _skip(self) -> None:
-        """Continue with the newest entries: drafts from the newest outputs are worth most."""
+        """Continue with the newest entries, since the newest outputs yield the best drafts."""
         begin, self.cursor = self.cursor, self._parts.log.end(self._tenant)
         self._skipped = set(self._seen)
         self._find_late(begin)
@@ -281,12 +282,12 @@ class Follower:
         self._erasures.await_again(met)
         self._has_to_join = False
         parts.share.free(parts.join_s)
-        self._erase(self._erasures.look_up(met))  # own outputs may be in the trees already
-        if not is_first:  # before that nothing was sent
+        self._erase(self._erasures.look_up(met))  # the trees may hold own outputs that these erasures cover
+        if not is_first:  # in the first join, this process has not sent anything before
             self._find_late(begin)
 
     def _snapshot(self) -> tuple[Cursor, Tombstones, Iterator[Batch]]:
-        """Begin to read the snapshot. Return where the log continues, its tombstones, and the rest of it."""
+        """Begin to read the snapshot. Return its end in the log, its tombstones, and its other batches."""
         snapshot = self._parts.log.snapshot(self._tenant)
         if snapshot is None:
             return START, {}, iter(())
@@ -308,7 +309,7 @@ class Follower:
                 yield batch
 
     def _outputs(self, batches: Iterator[Batch]) -> Iterator[Output]:
-        """Yield a snapshot's outputs. A part that can't be read ends them: the rest costs speed only."""
+        """Yield a snapshot's outputs up to the first part that can't be read. The rest costs speed only."""
         num_bytes = 0
         try:
             for batch in batches:
@@ -317,7 +318,7 @@ class Follower:
                     if num_bytes > self._parts.join_bytes:
                         return
                     yield output
-        except CorpusError:  # e.g. replaced while it was read
+        except CorpusError:  # for example, the snapshot was replaced during the read
             self.num_failures += 1
 
     def _learn_snapshot(self) -> bool:
@@ -334,7 +335,7 @@ class Follower:
     # ---- records ----
 
     def _apply(self, batch: Batch) -> bool:
-        """Apply the records that were not applied before. Return False if the tenant has to begin anew."""
+        """Apply the records that are new here. Return False if the tenant has to begin anew."""
         is_own = batch.origin == self._parts.origin
         late = self._repeat_erasures(batch) if is_own else ()
         for numbers in self._new_numbers(batch):
@@ -346,7 +347,7 @@ class Follower:
                     if self._has_to_join:
                         return False
                 elif is_own and (number in late or number >= self._own_from):
-                    continue  # the trees learned it while the request ran
+                    continue  # an own output: the trees learned it while its request ran
                 elif isinstance(record, Output) and not self._erasures.cover(record):
                     self._parts.learned.learn(record, Origin.FLEET)
         return True
@@ -371,27 +372,27 @@ class Follower:
     # ---- erasures ----
 
     def _erase(self, met: Iterable[Tombstone]) -> None:
-        """Remove what erasures cover. Own records below the next number are older than they are."""
+        """Apply erasures. Own records below the next sequence number are older than the erasures."""
         for tombstone in met:
             below = self._parts.publisher.withdraw(self._tenant, tombstone)
             self._erasures.note_applied(tombstone, below, self._parts.clock())
-            self._epoch_s = -EPOCH_EVERY_S  # the store's number of this erasure is looked up next
+            self._epoch_s = -EPOCH_EVERY_S  # makes the next step read the erasure's number from the store
             if not self._parts.learned.forget(self._tenant, tombstone):
                 self.begin_anew()
 
     def _note_gap(self) -> None:
-        """Look for missed tombstones in the snapshot: now, and when a writer must have ended."""
+        """Search the snapshot for missed tombstones: now, and when a running writer must have ended."""
         now_s = self._parts.clock()
         self._look_up_s = sorted({now_s, now_s + LEASE_S, *self._look_up_s[-1:]})
 
     def _look_up_tombstones(self) -> None:
-        """Apply tombstones among the entries that were skipped or lost: the snapshot keeps them."""
+        """Apply the tombstones of entries that were skipped or lost. The snapshot keeps tombstones."""
         _, met, _ = self._snapshot()
         self._erase(self._erasures.look_up(met))
         del self._look_up_s[:1]
 
     def _find_late(self, begin: Cursor) -> None:
-        """Repeat erasures for own records in entries that are passed over: a snapshot may hold them."""
+        """Repeat erasures for own records in skipped entries: a snapshot may hold these records."""
         end = self._parts.log.end(self._tenant)
         cursor: Cursor | None = begin if self._erasures.has_applied else None
         while cursor is not None and cursor != end:
@@ -403,10 +404,10 @@ class Follower:
                 self._parts.share.pause()
 
     def _repeat_erasures(self, batch: Batch) -> set[int]:
-        """Repeat erasures that own records stand behind in the log, though they are older.
+        """Repeat the erasures of own records that are older than an erasure, but stand behind it in the log.
 
         Returns:
-            The numbers of these records.
+            The sequence numbers of these records.
         """
         late = list(self._erasures.late(batch))
         if late:

@@ -1,4 +1,4 @@
-"""The keeper of snapshots: writes them regularly, and carries out erasures that have to be repeated."""
+"""The keeper: writes the snapshots at intervals, and publishes erasures again where that is needed."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ logger = logging.getLogger("agentspec")
 EVERY_S = 300.0
 CPU_SHARE = 0.1
 _PAUSE_S = 1.0
-LISTINGS = 20  # of the tenants between two snapshots
+LISTINGS = 20  # listings of the tenants between two snapshots
 
 
 class SnapshotKeeper:
-    """Writes each tenant's snapshot about every ``every_s``, unless another process did.
+    """Writes each tenant's snapshot about every ``every_s`` seconds, unless another process has done so.
 
     Args:
-        log: what to write snapshots of.
-        publisher: numbers the tombstones.
-        holder: names this process in the store.
+        log: the logs to merge.
+        publisher: assigns sequence numbers to tombstones.
+        holder: identifies this process in the store's leases.
         every_s: seconds between two snapshots of a tenant.
-        most_bytes: of tokens in a snapshot.
-        most_age_s: older outputs are left out.
+        most_bytes: limit of the bytes of tokens in a snapshot.
+        most_age_s: a snapshot leaves out older outputs.
         cpu_share: share of one core.
         clock: monotonic seconds.
-        spread: returns the part of ``every_s`` to wait, so that processes do not write at the same time.
+        spread: returns a random factor of ``every_s``, so that processes write at different times.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class SnapshotKeeper:
         self._writer = writer(f"{holder}:snapshots", pause=self._share.pause)
         self._eraser = writer(f"{holder}:erasures")
         self._erasing = threading.Lock()
-        self._repeated: dict[tuple[str, Tombstone], None] = {}  # an ordered set; a thread adds, another takes
-        self._restored: dict[str, int] = {}  # numbers that the store has lost, by tenant
-        self._due: dict[str, tuple[float, Cursor | None]] = {}  # when, and the snapshot at that time
-        self._listing_s = -math.inf  # when to list the tenants again
+        self._repeated: dict[tuple[str, Tombstone], None] = {}  # an ordered set
+        self._restored: dict[str, int] = {}  # by tenant: erasure numbers that the store has lost
+        self._due: dict[str, tuple[float, Cursor | None]] = {}  # time, and the present snapshot
+        self._listing_s = -math.inf  # time at which to list the tenants again
         self.num_written = 0
         self.num_failures = 0
 
@@ -79,24 +79,24 @@ class SnapshotKeeper:
         self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Carry out the erasures that are left, as far as the time allows, and end the thread."""
+        """Publish the erasures that wait, within the time-out, and end the thread."""
         if not self._worker.is_alive:
             self._finish()
         self._worker.close(timeout_s)
 
     def erase(self, tenant: str, tombstone: Tombstone) -> None:
-        """Erase now. Raises CorpusError: part may be erased, repeat it."""
+        """Erase now. Raises CorpusError if the store fails; part may be erased, so call again."""
         with self._erasing:
             self._publisher.withdraw(tenant, tombstone)
             self._eraser.erase(tenant, self._publisher.numbered(tenant, tombstone))
 
     def repeat(self, tenant: str, tombstones: Iterable[Tombstone], erasure: int) -> None:
-        """Repeat erasures soon.
+        """Schedule erasures for the next step.
 
         Args:
             tenant: owner of the outputs.
-            tombstones: their records were published too late, or the store has lost them.
-            erasure: number of the last one, which the store gets again; 0 if it has not lost any.
+            tombstones: erasures that the store has lost, or that older records follow in the log.
+            erasure: number of the last erasure, to be written back to the store; 0 if it is there.
         """
         for tombstone in tombstones:
             self._repeated[tenant, repeated(tombstone)] = None
@@ -104,7 +104,7 @@ class SnapshotKeeper:
             self._restored[tenant] = erasure
 
     def step(self) -> None:
-        """Repeat erasures, and write the snapshots that are due."""
+        """Publish the scheduled erasures, and write the snapshots that are due."""
         try:
             self._repeat_erasures()
             if self._clock() < self._listing_s:
@@ -119,7 +119,7 @@ class SnapshotKeeper:
             logger.debug("no snapshot was written: %s", error)
 
     def _finish(self) -> None:
-        """Carry out the erasures that are left: no other process knows of them."""
+        """Publish the erasures that still wait. No other process knows about them."""
         try:
             self._repeat_erasures()
         except CorpusError as error:
@@ -138,7 +138,7 @@ class SnapshotKeeper:
             self._log.store.mark(self._log.scope(tenant), erasure)
 
     def _is_due(self, tenant: str) -> bool:
-        """Return True if the time has come, there is something new, and no other process wrote a snapshot."""
+        """Return True if the interval is over, the log has grown, and no other process wrote a snapshot."""
         now_s = self._clock()
         due_s, before = self._due.get(tenant, (None, None))
         if due_s is not None and now_s < due_s:

@@ -29,18 +29,18 @@ _RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LearnerFigures:
-    """What was learned from other engines.
+    """Counters of what was learned from other engines.
 
     Attributes:
         num_outputs: outputs learned, repetitions included.
-        num_tokens: their tokens.
-        lag_s: how long the oldest entry not read yet has been known, of the tenant furthest behind.
-        num_missing: records that never arrived.
-        num_dropped: records skipped because the learner was too far behind.
-        num_damaged: batches that can't be used, outputs with tokens outside the vocabulary, and other values
-            of the store that no engine wrote.
-        num_failures: failed calls of the store.
-        cpu_s: CPU seconds of the thread.
+        num_tokens: number of tokens of these outputs.
+        lag_s: seconds since the learner knows of the oldest unread entry, for the tenant that lags most.
+        num_missing: number of records that never arrived.
+        num_dropped: number of records skipped because the learner lagged too much.
+        num_damaged: number of unusable batches, of outputs with tokens outside the vocabulary, and of
+            other values in the store that no engine wrote.
+        num_failures: number of failed calls of the store.
+        cpu_s: CPU seconds of the learner's thread.
     """
 
     num_outputs: int
@@ -54,20 +54,20 @@ class LearnerFigures:
 
 
 class Learner:
-    """Learns the outputs of other engines within a share of a core. Its thread owns all but the figures.
+    """Learns the outputs of other engines within a share of a core. Only its thread may call :meth:`step`.
 
     Args:
-        log: what to follow.
-        origin: 16 bytes that name this process: its own outputs are in the trees already.
-        vocab_size: outputs with tokens from it on are refused.
-        trees: what learns.
-        memory: outputs that the trees hold; shared with the publisher.
-        publisher: takes back what is erased.
-        repeat: called with erasures that this process has to repeat (:class:`FollowerParts`).
+        log: the logs to follow.
+        origin: 16 bytes that identify this process, whose own outputs are in the trees already.
+        vocab_size: outputs with token ids from this number on are refused.
+        trees: the trees that learn.
+        memory: the outputs that the trees hold; shared with the publisher.
+        publisher: withdraws erased outputs that are not sent yet.
+        repeat: called with erasures that have to be published again (:class:`FollowerParts`).
         cpu_share: share of one core.
-        most_lag_s: a learner further behind skips to the newest entries.
-        join_bytes: most bytes of tokens to learn from a snapshot, and from the log before it is skipped.
-        join_s: time after a start without the limit of the CPU share.
+        most_lag_s: a follower that lags by more seconds skips to the newest entries.
+        join_bytes: limit of the bytes of tokens to learn from a snapshot, and from the log before a skip.
+        join_s: seconds after the start in which the CPU share is not limited.
         clock: monotonic seconds.
     """
 
@@ -103,7 +103,7 @@ class Learner:
         self._knows_tenants = False
         self._joined = threading.Event()
         self._num_failures = 0
-        self._failures: set[str] = set()  # kinds
+        self._failures: set[str] = set()  # types of the errors logged so far
 
     def start(self) -> None:
         """Start the thread."""
@@ -114,7 +114,7 @@ class Learner:
         self._worker.close(timeout_s)
 
     def wait_joined(self, timeout_s: float) -> bool:
-        """Wait until all is learned that the store held at the start. Return False if the time is over."""
+        """Wait until the content of the store at the start is learned. Return False after the time-out."""
         return self._joined.wait(timeout_s)
 
     def step(self) -> bool:
@@ -129,7 +129,7 @@ class Learner:
                 continue
             try:
                 has_more |= follower.follow()
-            except Exception as error:  # the other tenants go on
+            except Exception as error:  # the other tenants continue
                 follower.retry_s = self._clock() + _RETRY_S
                 self._failed(error)
         if self._knows_tenants and all(follower.has_joined for follower in self._followers.values()):
@@ -166,10 +166,10 @@ class Learner:
     def _add_tenants(self, tenants: Iterable[str]) -> None:
         new = {tenant: Follower(tenant, self._parts) for tenant in tenants if tenant not in self._followers}
         if new:
-            self._followers = {**self._followers, **new}  # figures() may read the old one
+            self._followers = {**self._followers, **new}  # figures() may iterate over the old dict
 
     def _failed(self, error: Exception) -> None:
-        """Count a failure. The first of each kind is logged; a trace only if the kind is not foreseen."""
+        """Count a failure. Log the first error of each type, with a stack trace if the type is unexpected."""
         kind = type(error).__name__
         if kind not in self._failures:
             is_known = isinstance(error, CorpusError)

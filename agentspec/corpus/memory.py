@@ -1,6 +1,6 @@
-"""What erasures need to know: the outputs that the trees of this process hold, and the erasures that it met.
+"""The data behind erasures: outputs that this process's trees hold, and erasures read from the log.
 
-The oldest outputs are known by the names of their stages and persons alone. Nothing here touches a tree.
+Beyond a number of bytes, only stage and subject of the oldest outputs are kept. This module changes no tree.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from agentspec.stages import StageKey
 RecordId = tuple[bytes, int]  # origin, sequence number
 Tombstones = dict[RecordId, Tombstone]
 
-_ENTRY_BYTES = 400  # of an output, without the tokens
-_MOST_NAMES = 1 << 16  # per tenant
+_ENTRY_BYTES = 400  # bytes of one output without its tokens
+_MOST_NAMES = 1 << 16  # stages and subjects per tenant
 _MOST_ERASURES = 1024
-_REPEAT_S = 60.0  # a repeated tombstone belongs to the erasure within this time
+_REPEAT_S = 60.0  # a repeated tombstone within this time of an erasure belongs to that erasure
 
 
 @dataclass(slots=True)
 class _Names:
-    """The subjects and stage paths of outputs that trees hold and the memory does not."""
+    """Stages and subjects of outputs that the trees hold, but whose tokens are no longer remembered."""
 
     names: set[bytes | tuple[str, ...]] = field(default_factory=set)
-    is_everything: bool = False  # too many names
+    is_everything: bool = False  # set if there are too many names: every erasure then matches
 
     def add(self, stage: StageKey, subject: bytes) -> None:
         self.names.add(stage.path)
@@ -46,7 +46,10 @@ class _Names:
 
 
 class OutputMemory:
-    """The outputs in the trees, within a number of bytes: of the oldest only the names stay. Thread-safe."""
+    """Remembers the outputs in the trees within a number of bytes. Thread-safe.
+
+    Of outputs beyond that number, only stage and subject are remembered.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -66,15 +69,15 @@ class OutputMemory:
                 self._note(oldest.stage, oldest.subject)
 
     def note(self, stage: StageKey, subject: bytes = b"") -> None:
-        """Note that the trees hold an output of this stage and subject, whatever its tokens."""
+        """Note that the trees hold an output of this stage and subject with unknown tokens."""
         with self._lock:
             self._note(stage, subject)
 
     def take(self, tenant: str, tombstone: Tombstone) -> list[Output] | None:
-        """Forget the outputs that a tombstone covers, and return them. O(outputs).
+        """Remove the outputs that a tombstone covers from this memory, and return them. O(outputs).
 
         Returns:
-            None if the trees may hold others that it covers.
+            None if the trees may hold further outputs that the tombstone covers.
         """
         with self._lock:
             if tenant in self._names and self._names[tenant].includes(tombstone):
@@ -88,13 +91,13 @@ class OutputMemory:
             return found
 
     def forget_tenant(self, tenant: str) -> None:
-        """Forget all outputs of a tenant: its trees are empty."""
+        """Remove all outputs of a tenant from this memory. The caller has emptied the tenant's trees."""
         with self._lock:
             self._names.pop(tenant, None)
             self._keep(one for one in self._outputs if one.stage.tenant != tenant)
 
     def noted_tenants(self) -> list[str]:
-        """Return the tenants of which the trees hold outputs that are not remembered."""
+        """Return the tenants with outputs that the trees may hold and this memory does not."""
         with self._lock:
             return list(self._names)
 
@@ -103,7 +106,7 @@ class OutputMemory:
         """Bytes in use, estimated."""
         return self._num_bytes
 
-    # ---- the lock is held ----
+    # ---- the caller holds the lock ----
 
     def _keep(self, outputs: Iterable[Output]) -> None:
         self._outputs = deque(outputs)
@@ -119,7 +122,7 @@ def _size(output: Output) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Stale:
-    """Own records below a number are older than an erasure, wherever they stand in the log."""
+    """An erasure, and a number: own records with lower numbers are older than the erasure."""
 
     tombstone: Tombstone
     below: int
@@ -127,16 +130,16 @@ class _Stale:
 
 
 class MetErasures:
-    """Remembers each erasure, so that it is applied once."""
+    """The erasures that were read from the log and the snapshot. Each is applied once."""
 
     def __init__(self) -> None:
         self._in_log: OrderedDict[RecordId, Tombstone] = OrderedDict()
         self._in_snapshot: Tombstones = {}
-        self._awaited: set[RecordId] = set()  # to be met again, after an erasure began anew
+        self._awaited: set[RecordId] = set()  # to be read a second time
         self._stale: list[_Stale] = []
 
     def meet(self, name: RecordId, tombstone: Tombstone) -> bool:
-        """Note a tombstone of the log. Return False if it was met before."""
+        """Note a tombstone of the log. Return False if it was noted before."""
         if name in self._in_log:
             self._awaited.discard(name)
             return False
@@ -146,37 +149,38 @@ class MetErasures:
         return True
 
     def look_up(self, found: Tombstones) -> Iterator[Tombstone]:
-        """Note tombstones of a snapshot. Yield those that were never met."""
+        """Note the tombstones of a snapshot. Yield those that were not noted before."""
         for name, tombstone in found.items():
             if name not in self._in_log and name not in self._in_snapshot:
                 self._in_snapshot[name] = tombstone
                 yield tombstone
 
     def all(self) -> list[Tombstone]:
-        """Return what was ever met, each once, as an engine repeats it."""
+        """Return each noted erasure once, marked as repeated."""
         return list(dict.fromkeys(map(repeated, [*self._in_snapshot.values(), *self._in_log.values()])))
 
     def await_again(self, found: Tombstones) -> None:
-        """Begin to read the log anew: all erasures stand later in it, but those found in the snapshot."""
+        """Begin to read the log again. All erasures except those of the snapshot follow later in the log."""
         self._awaited = self._in_log.keys() - found.keys()
 
     def stop_awaiting(self) -> None:
-        """Note that the log was read up to where it ended when it was begun anew."""
+        """Note that the log was read up to the entry that was the newest when reading began again."""
         self._awaited.clear()
 
     def forget(self) -> None:
-        """Forget all that were met: the whole tenant was erased."""
+        """Remove all noted erasures, after the whole tenant was erased."""
         self._in_log.clear()
         self._in_snapshot.clear()
 
     def cover(self, output: Output) -> bool:
-        """Return True if a tombstone that stands later in the log covers the output."""
+        """Return True if a tombstone later in the log covers the output."""
         return any(is_covered(output, self._in_log[name]) for name in self._awaited)
 
     def note_applied(self, tombstone: Tombstone, below: int, now_s: float) -> None:
         """Note that own records with numbers below ``below`` are older than an erasure.
 
-        Not if it is one that another engine repeats: two engines would repeat it for each other without end.
+        Does nothing if another engine repeated the erasure: otherwise two engines would repeat it without
+        end.
         """
         self._stale = [stale for stale in self._stale if stale.met_s > now_s - _REPEAT_S]
         again = repeated(tombstone)
@@ -187,13 +191,14 @@ class MetErasures:
 
     @property
     def has_applied(self) -> bool:
-        """True if own records may be older than an erasure that they stand behind."""
+        """True if own records that are older than an erasure may appear behind it in the log."""
         return bool(self._stale)
 
     def late(self, batch: Batch) -> Iterator[tuple[int, Tombstone]]:
-        """Yield own records that are older than an erasure: their numbers, and the erasure.
+        """Yield own records that are older than an erasure: their sequence numbers, and the erasure.
 
-        Other engines may have learned such a record. A batch sent twice may be late the second time.
+        Other engines may have learned such a record. A batch that was sent twice may follow the erasure only
+        the second time.
         """
         for number, record in enumerate(batch.records, batch.first):
             for stale in self._stale:

@@ -1,4 +1,4 @@
-"""Outputs that wait to be published: the queue behind decode steps, then an outbox per tenant."""
+"""Outputs that wait to be published: one queue that decode steps fill, and then one outbox per tenant."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from agentspec.forest.sessions import session_hash
 from agentspec.stages import StageKey
 
 _MINUTE_S = 60
-_UNCOUNTED = 16  # outputs that may wait without being counted
-_LONG_TOKENS = 4096  # a longer output is counted at once
-_ENTRY_BYTES = 400  # without tokens and session
-_INTEGER_BYTES = 36  # of a token in a list
-_RECORD_BYTES = 64  # of a record in a batch, without the tokens
+_UNCOUNTED = 16  # the queue counts bytes after this many new outputs
+_LONG_TOKENS = 4096  # the queue counts a longer output immediately
+_ENTRY_BYTES = 400  # bytes of an output without tokens and session
+_INTEGER_BYTES = 36  # bytes of a token in a list
+_RECORD_BYTES = 64  # bytes of a record in a batch, without the tokens
 
 
 class FinishedOutput(NamedTuple):
-    """An output as it is put into the queue. Nothing is converted or checked on the path of an answer.
+    """An output as the engine puts it into the queue: not converted or checked, since that takes time.
 
     Attributes:
         token_ids: int32 ``[n]``, or a sequence of integers.
-        subject: hash of the person that its data may be of.
-        ended_s: when it ended, in seconds since 1970.
-        session: the run that it belongs to, by its name or its hash; an empty hash if there is none.
+        subject: hash of the person that the output is about; empty if there is none.
+        ended_s: end of the output, in seconds since 1970.
+        session: the name or the hash of the output's session; an empty hash without a session.
     """
 
     stage: StageKey
@@ -50,7 +50,7 @@ class FinishedOutput(NamedTuple):
 
     @property
     def output(self) -> Output:
-        """The output, converted and checked. Raises as its constructor."""
+        """The output, converted and checked. Raises the errors of :class:`Output`."""
         token_ids = self.token_ids
         tokens = token_ids if isinstance(token_ids, np.ndarray) else np.array(token_ids, np.int32)
         minute = int(self.ended_s) // _MINUTE_S
@@ -61,23 +61,23 @@ class FinishedOutput(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Its size, estimated."""
+        """Estimated size in bytes."""
         other = _ENTRY_BYTES + sys.getsizeof(self.session)
         if isinstance(self.token_ids, np.ndarray):
             return self.token_ids.nbytes + other
         return _INTEGER_BYTES * len(self.token_ids) + other
 
 
-DroppedName = tuple[StageKey, bytes]  # and the subject
-# the members of a FinishedOutput: making one takes longer than all else on the path of an answer
+DroppedName = tuple[StageKey, bytes]  # the bytes are the subject
+# the fields of a FinishedOutput as a plain tuple: the constructor takes longer than the rest of put()
 Entry = tuple[StageKey, Tokens | Sequence[int], bytes, float, str | bytes]
 
 
 class OutputQueue:
-    """Finished outputs within a number of bytes: the oldest are dropped. Thread-safe.
+    """Finished outputs, limited in bytes: the oldest are dropped. Thread-safe.
 
-    A writer is on the path of an answer. It appends to a deque without the lock. After every sixteenth
-    output, or a long one, it takes the lock to count the bytes of the new ones.
+    Decode steps write to the queue, so a writer only appends to a deque, without the lock. After every
+    sixteenth output, or a long one, the writer takes the lock and counts the bytes of the new outputs.
     """
 
     __slots__ = (
@@ -95,18 +95,18 @@ class OutputQueue:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()  # guards what follows but the deque
-        self._woken = threading.Event()  # set only for a thread that waits: that takes longer than all else
+        self._lock = threading.Lock()  # guards the fields below except the deque
+        self._woken = threading.Event()  # set only while a thread waits, since setting an event is slow
         self._is_awaited = False
         self._finished: deque[Entry] = deque()
-        self._num_counted = 0  # the oldest ones
-        self._num_bytes = 0  # of these
-        self._count_at = _UNCOUNTED  # outputs
+        self._num_counted = 0  # number of outputs, from the oldest, with counted bytes
+        self._num_bytes = 0  # bytes of the counted outputs
+        self._count_at = _UNCOUNTED  # number of outputs at which the next writer counts
         self._num_dropped = 0
         self._dropped: set[DroppedName] = set()
 
     def put(self, finished: Entry) -> None:
-        """Add an output: the members of a :class:`FinishedOutput`, as any tuple."""
+        """Add an output: the fields of a :class:`FinishedOutput`, as any tuple."""
         self._finished.append(finished)
         if len(self._finished) >= self._count_at or len(finished[1]) > _LONG_TOKENS:
             self._count()
@@ -122,7 +122,7 @@ class OutputQueue:
         return [FinishedOutput(*entry) for entry in taken]
 
     def withdraw(self, is_covered: Callable[[StageKey, bytes], bool]) -> list[Output]:
-        """Remove and return what an erasure covers, by stage and subject."""
+        """Remove and return the outputs that an erasure covers, judged by stage and subject."""
         kept: list[Entry] = []
         withdrawn: list[Output] = []
         for finished in self.take():
@@ -130,7 +130,7 @@ class OutputQueue:
                 withdrawn.append(finished.output)
             else:
                 kept.append(finished)
-        with self._lock:  # writers may have counted new outputs meanwhile
+        with self._lock:  # writers may have counted outputs since the copy
             self._finished.extendleft(reversed(kept))
             self._num_counted = self._num_bytes = 0
         self._count()
@@ -138,30 +138,30 @@ class OutputQueue:
         return withdrawn
 
     def take_dropped(self) -> set[DroppedName]:
-        """Return the stages and subjects of which outputs were dropped since the last call."""
+        """Return stages and subjects of outputs that were dropped since the last call."""
         with self._lock:
             dropped, self._dropped = self._dropped, set()
         return dropped
 
     def wait(self, timeout_s: float) -> None:
-        """Return once there is an output, or after the time-out. For one thread."""
-        self._is_awaited = True  # before the look: a writer appends first (else the time-out ends the wait)
+        """Return once the queue holds an output, or after the time-out. Only one thread may wait."""
+        self._is_awaited = True  # before the check: a writer appends first, then reads this
         if not self._finished:
             self._woken.wait(timeout_s)
         self._is_awaited = False
         self._woken.clear()
 
     def wake(self) -> None:
-        """End a wait, or the next one."""
+        """End the current wait, or the next one."""
         self._woken.set()
 
     @property
     def num_dropped(self) -> int:
-        """Count the outputs dropped for want of room."""
+        """Number of outputs dropped because the queue was full."""
         return self._num_dropped
 
     def _count(self) -> None:
-        """Count the bytes of new outputs, and drop the oldest ones if there is no room."""
+        """Count the bytes of new outputs, and drop the oldest outputs beyond the limit."""
         with self._lock:
             waiting = len(self._finished)
             for number in range(self._num_counted, waiting):
@@ -177,18 +177,18 @@ class OutputQueue:
 
 
 class Outbox:
-    """Outputs in their order, cut into numbered batches. Not thread-safe.
+    """Outputs of one tenant in their order, cut into numbered batches. Not thread-safe.
 
-    The first output after a quiet time is due immediately, further ones ``window_s`` after the last batch. A
-    batch keeps its numbers until it is published, so that a repetition is recognized. Nothing is due before
-    the tenant's epoch is known.
+    The first output after a pause is due immediately, further ones ``window_s`` after the last batch. A batch
+    keeps its sequence numbers until it is published, so that readers recognize a batch that was sent twice.
+    Nothing is due before the tenant's epoch is known.
 
     Attributes:
-        window_s: may be changed at any time.
+        window_s: seconds between two batches; may be changed at any time.
         next_number: sequence number of the next record.
-        epoch: of the tenant; None if it is not known yet.
-        unsent: the batch that was cut last and is not published yet.
-        is_refused: the last batch could not be encoded.
+        epoch: epoch of the tenant; None if it is not known yet.
+        unsent: the batch that was cut last, until it is published.
+        is_refused: True if the last batch could not be encoded.
     """
 
     def __init__(self, window_s: float, batch_bytes: int) -> None:
@@ -209,16 +209,16 @@ class Outbox:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the outputs that wait."""
+        """Bytes of the waiting outputs."""
         return self._num_bytes
 
     def drop_oldest(self) -> None:
-        """Remove the output that has waited for longest."""
+        """Remove the output that has waited longest."""
         self._num_bytes -= _size(self._outputs.popleft())
 
     @property
     def due_s(self) -> float:
-        """When the next batch is due, in the clock's seconds; infinite if there is none, or no epoch yet."""
+        """Time of the clock at which the next batch is due; infinite without outputs or without an epoch."""
         if self.epoch is None:
             return math.inf
         if self.unsent is not None or self._num_bytes >= self._batch_bytes:
@@ -226,35 +226,35 @@ class Outbox:
         return self._sent_s + self.window_s if self._outputs else math.inf
 
     def was_sent_since(self, time_s: float) -> bool:
-        """Return True if a batch was sent after a time of the clock."""
+        """Return True if a batch was sent after this time of the clock."""
         return self._sent_s > time_s
 
     def cut(self, origin: bytes) -> Batch | None:
-        """Return the next batch, the unsent one first, or None. It is the unsent one until :meth:`sent`."""
+        """Return the unsent batch, or cut a new one, which is unsent until :meth:`sent`; or None."""
         if self.unsent is None and self.epoch is not None and self._outputs:
             self.unsent = self.number(origin, self._take())
         return self.unsent
 
     def number(self, origin: bytes, records: tuple[Record, ...]) -> Batch:
-        """Return records as a batch with the next sequence numbers."""
+        """Return a batch of these records with the next sequence numbers."""
         batch = Batch(origin, self.next_number, records)
         self.next_number += len(records)
         return batch
 
     def sent(self, now_s: float) -> None:
-        """Forget the unsent batch: it was published, or can't be."""
+        """Drop the unsent batch, because it was published or can't be published."""
         self._sent_s = now_s
         self.unsent = None
 
     def withdraw(self, tombstone: Tombstone) -> None:
-        """Remove what an erasure covers."""
+        """Remove the outputs that a tombstone covers."""
         self._outputs = deque(one for one in self._outputs if not is_covered(one, tombstone))
         self._num_bytes = sum(map(_size, self._outputs))
         if self.unsent is not None:
             self.unsent = self.unsent.without(tombstone)
 
     def clear(self) -> None:
-        """Forget all outputs. The numbers go on."""
+        """Remove all outputs. Sequence numbers continue."""
         self._outputs.clear()
         self._num_bytes = 0
         self.unsent = None

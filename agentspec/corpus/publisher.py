@@ -1,4 +1,4 @@
-"""The publisher: sends finished outputs to other engines, in a thread of its own."""
+"""The publisher: a thread that sends finished outputs to the store, where other engines read them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ logger = logging.getLogger("agentspec")
 
 BATCH_BYTES = 256 << 10
 QUEUE_BYTES = 16 << 20
-_ACTIVE_S = 10.0  # without a batch; then a tenant needs no window
+_ACTIVE_S = 10.0  # a tenant without a batch for so long needs no window
 _TENANTS_PER_WINDOW = 8
-_PAUSE_S = 0.02  # between two looks at the queue
-_IDLE_S = 1.0  # without outputs; then the next one has to wake the thread
+_PAUSE_S = 0.02  # between two checks of the queue
+_IDLE_S = 1.0  # after so long without outputs, the next output has to wake the thread
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherFigures:
-    """What became of finished outputs.
+    """Counters of finished outputs.
 
     Attributes:
-        num_published: outputs sent.
-        num_skipped: outputs of stages that are not shared.
-        num_dropped: outputs without room in the queue, or that could not be sent.
-        num_bytes: bytes sent.
-        num_failures: failed calls of the store.
+        num_published: number of outputs sent.
+        num_skipped: number of outputs of stages that are not shared.
+        num_dropped: number of outputs dropped because the queue was full or because they could not be sent.
+        num_bytes: number of bytes sent.
+        num_failures: number of failed calls of the store.
         since_success_s: seconds since the last successful call; None before the first.
     """
 
@@ -51,22 +51,22 @@ class PublisherFigures:
 class Publisher:
     """Publishes finished outputs, in batches per tenant. Thread-safe.
 
-    Outputs wait in a bounded queue. A thread encodes them and calls the store. While the store fails, it
-    pauses, and the oldest outputs are dropped.
+    Outputs wait in a bounded queue. A thread encodes them and calls the store. While calls fail, the thread
+    makes pauses between them, and the queue drops its oldest outputs.
 
     Args:
-        log: where to publish.
-        origin: 16 random bytes that name this process.
-        memory: outputs that the trees hold; the learner adds those of other engines.
-        window_s: time between two batches of a tenant; None = the store's. It is longer if more than eight
-            tenants were active of late.
-        batch_bytes: size at which a batch is sent earlier.
-        queue_bytes: most bytes of waiting outputs.
-        is_shared: says if other engines get the outputs of a stage, by its path.
+        log: the log to publish to.
+        origin: 16 random bytes that identify this process.
+        memory: the outputs that the trees hold; shared with the learner, which adds other engines' outputs.
+        window_s: seconds between two batches of a tenant; None = the store's. The window grows if more than
+            eight tenants were active recently.
+        batch_bytes: size at which a batch is sent before the window ends.
+        queue_bytes: limit of the bytes of waiting outputs.
+        is_shared: returns True if other engines get the outputs of the stage with this path.
         clock: monotonic seconds.
 
     Attributes:
-        queue: takes finished outputs unchecked, on the path of an answer: their tokens must be valid.
+        queue: takes finished outputs without checks, on the path of an answer. Their tokens must be valid.
     """
 
     def __init__(
@@ -89,23 +89,23 @@ class Publisher:
         self._queue_bytes = queue_bytes
         self.queue = OutputQueue(queue_bytes)
         self._breaker = CircuitBreaker("publishing of outputs to other engines", clock)
-        self._working = threading.Lock()  # guards what follows; never held on the path of an answer
+        self._working = threading.Lock()  # guards the fields below; never held on the path of an answer
         self._window_s = log.store.window_s if window_s is None else window_s
         self._outboxes = defaultdict[str, Outbox](lambda: Outbox(self._window_s, batch_bytes))
         self._erased: set[str] = set()
         self._num_sent = self._num_skipped = self._num_lost = self._num_bytes = 0
         self._success_s: float | None = None
-        self._busy_s = -math.inf  # when the last outputs were taken from the queue
-        self._deadline_s = math.inf  # of close()
+        self._busy_s = -math.inf  # time at which outputs were last taken from the queue
+        self._deadline_s = math.inf  # deadline of close()
         self._worker = Worker("publisher", self._step, end=lambda: self.pump(is_last=True))
 
     # ---- outputs ----
 
     def publish(self, output: Output) -> None:
-        """Take a finished output, within microseconds. Never blocks and never raises.
+        """Queue a finished output within microseconds. Never blocks and never raises.
 
         Args:
-            output: its tokens must not change any more.
+            output: the caller must not change its tokens later.
         """
         ended_s = output.minute * 60.0
         self.queue.put((output.stage, output.tokens, output.subject, ended_s, output.session))
@@ -115,7 +115,7 @@ class Publisher:
         self._worker.start()
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Send the rest, as far as the time allows."""
+        """Send the waiting outputs, within the time-out."""
         self._deadline_s = self._clock() + timeout_s
         if not self._worker.is_alive:
             self.pump(is_last=True)
@@ -124,10 +124,10 @@ class Publisher:
         self._worker.close(timeout_s)
 
     def pump(self, *, is_last: bool = False) -> float:
-        """Send the batches that are due; all of them if it is the last call.
+        """Send the batches that are due; all batches if ``is_last``.
 
         Returns:
-            Seconds until the next one is due, if no output arrives meanwhile.
+            Seconds until the next batch is due, if no output arrives before.
         """
         with self._working:
             if (wait_s := self._breaker.wait_s) > 0 and not is_last:
@@ -156,7 +156,7 @@ class Publisher:
     # ---- erasure ----
 
     def tenants(self) -> list[str]:
-        """Return the tenants of all outputs so far, skipped and dropped ones included: the trees hold them.
+        """Return the tenants of all outputs so far, including outputs that were skipped or dropped.
 
         Nothing is sent for a tenant before :meth:`enter_epoch`.
         """
@@ -168,15 +168,15 @@ class Publisher:
             return self._outboxes[tenant].next_number
 
     def numbered(self, tenant: str, tombstone: Tombstone) -> Batch:
-        """Return a tombstone as a batch of its own, with the next sequence number."""
+        """Return a batch that holds only this tombstone, with the next sequence number."""
         with self._working:
             return self._outboxes[tenant].number(self._origin, (tombstone,))
 
     def withdraw(self, tenant: str, tombstone: Tombstone) -> int:
-        """Take back all that an erasure covers and that was not sent yet. The memory keeps it: trees hold it.
+        """Remove unsent outputs that an erasure covers. The memory keeps them, since the trees hold them.
 
         Returns:
-            A sequence number: records with lower ones were sent before, or are taken back.
+            A sequence number: all records with lower numbers were sent before this call, or are withdrawn.
         """
         with self._working:
             for output in self.queue.withdraw(
@@ -189,21 +189,21 @@ class Publisher:
             return outbox.next_number
 
     def enter_epoch(self, tenant: str, epoch: int) -> None:
-        """Take back all of a tenant from before this epoch. All sent from now on belongs to it.
+        """Withdraw a tenant's outputs from before this epoch. Later outputs belong to it.
 
-        The learner calls this before it reads the tenant's log, so that it meets every later tombstone. If
-        the tenant was ever erased, that may have been after the first outputs here.
+        The learner calls this before it reads the tenant's log, and therefore reads every later tombstone. If
+        the tenant was ever erased, the erasure may be newer than the first outputs of this process.
         """
         with self._working:
             self._enter_epoch(tenant, epoch)
 
     def take_erased(self) -> set[str]:
-        """Return the tenants that were erased since the last call: the trees may hold outputs from before."""
+        """Return the tenants erased since the last call. Their trees may hold older outputs."""
         with self._working:
             erased, self._erased = self._erased, set()
         return erased
 
-    # ---- the lock is held ----
+    # ---- the caller holds the lock ----
 
     def _enter_epoch(self, tenant: str, epoch: int) -> None:
         if epoch > (self._outboxes[tenant].epoch or 0):
@@ -211,7 +211,7 @@ class Publisher:
         self._outboxes[tenant].epoch = epoch
 
     def _enter_epochs(self) -> None:
-        """Enter those of tenants that the learner has not read: their first outputs have just finished."""
+        """Read the epochs of newly active tenants, which the learner does not follow yet."""
         for tenant, outbox in list(self._outboxes.items()):
             if outbox.epoch is None:
                 self._enter_epoch(tenant, self._log.marks(tenant).epoch)
@@ -223,10 +223,10 @@ class Publisher:
             self._busy_s = now_s
             try:
                 self._add(finished)
-            except AgentSpecError:  # nothing that an engine writes; an erasure has to empty the trees then
+            except AgentSpecError:  # e.g. invalid tokens; noted, so that an erasure empties the trees
                 logger.exception("an output of %s can't be shared", finished.stage)
                 self._memory.note(finished.stage, finished.subject)
-            time.sleep(0)  # a decode step that waits for the GIL has it now, not after all of these
+            time.sleep(0)  # release the GIL between outputs, for a waiting decode step
 
     def _add(self, finished: FinishedOutput) -> None:
         outbox, output = self._outboxes[finished.stage.tenant], finished.output
@@ -243,9 +243,9 @@ class Publisher:
             self._memory.note(stage, subject)
 
     def _limit_unentered(self) -> None:
-        """Drop the oldest outputs of tenants with an unknown epoch, beyond the queue's bytes.
+        """Drop the oldest outputs of tenants without a known epoch, beyond the queue's limit of bytes.
 
-        They wait outside the queue for as long as the store has been away since the start.
+        These outputs wait outside the queue until the store can be reached for the first time.
         """
         waiting = [outbox for outbox in self._outboxes.values() if outbox.epoch is None]
         while sum(outbox.num_bytes for outbox in waiting) > self._queue_bytes:
@@ -253,13 +253,13 @@ class Publisher:
             self._num_lost += 1
 
     def _send_unsent(self) -> None:
-        """Send the batches that failed before: until then, outputs wait in the bounded queue."""
+        """Send the batches that failed before. Until that succeeds, outputs wait in the bounded queue."""
         for tenant, outbox in list(self._outboxes.items()):
             if outbox.unsent is not None:
                 self._send(tenant, outbox.unsent)
 
     def _widen_windows(self) -> None:
-        """Let many tenants gather for longer: the store takes so many batches in a second, and no more."""
+        """Lengthen the windows while many tenants are active: the store takes a limited rate of batches."""
         active_s = self._clock() - _ACTIVE_S
         num_active = sum(outbox.was_sent_since(active_s) for outbox in self._outboxes.values())
         window_s = self._window_s * max(1.0, num_active / _TENANTS_PER_WINDOW)
@@ -276,13 +276,13 @@ class Publisher:
                 self._send(tenant, batch)
 
     def _send(self, tenant: str, batch: Batch) -> None:
-        """Publish an outbox's unsent batch. Raises CorpusError; then it stays there."""
+        """Publish an outbox's unsent batch. On CorpusError the batch stays in the outbox."""
         outbox = self._outboxes[tenant]
         num_outputs = sum(1 for _ in batch.outputs)
         try:
             num_bytes = self._log.publish(tenant, batch, outbox.epoch)
             outbox.is_refused = False
-        except (DataKeyError, BatchError) as error:  # of this tenant only
+        except (DataKeyError, BatchError) as error:  # an error of this tenant only
             if not outbox.is_refused:
                 logger.warning("outputs of tenant %s are not shared: %s", tenant, error)
             outbox.is_refused = True
@@ -290,7 +290,7 @@ class Publisher:
             return outbox.sent(self._clock())
         if num_bytes is None:
             before, outbox.epoch = outbox.epoch, self._log.marks(tenant, outbox.epoch or 0).epoch
-            if outbox.epoch != before:  # else the store had lost the erasure, and the batch may be sent again
+            if outbox.epoch != before:  # else the store lost the erasure: send again
                 self._num_lost += num_outputs
                 self._clear(tenant)
             return None
@@ -301,7 +301,7 @@ class Publisher:
         return outbox.sent(self._success_s)
 
     def _clear(self, tenant: str) -> None:
-        """Drop all outputs of a tenant: they are older than its erasure."""
+        """Drop all outputs of a tenant, since they are older than its erasure."""
         self.queue.withdraw(lambda stage, _: stage.tenant == tenant)
         self._outboxes[tenant].clear()
         self._log.forget_key(tenant)

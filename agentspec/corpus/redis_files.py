@@ -1,4 +1,4 @@
-"""The files of a Redis or Valkey server after an erasure: what they still hold, and how to get rid of it."""
+"""Removes erased data from the files of a Redis or Valkey server: its dump and its append-only file."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ with needed("corpus"):
 
 _POLL_S = 0.05
 _MARK = "agentspec:corpus:settled"
-_CALL_S = 1.0  # for one answer; the client's own time-out is longer
+_CALL_S = 1.0  # time-out of one command; the client's own is longer
 _OTHERS = "run BGSAVE, and BGREWRITEAOF if the server has an append-only file, as its administrator"
 
 
 class _NotPermittedError(Exception):
-    """The user may not run a command, or the server does not have it."""
+    """The user may not run a command, or the server does not have this command."""
 
 
 def settle(client: Any, timeout_s: float) -> list[str]:
-    """Have the server write its dump and its append-only file anew, without what was erased, and wait for it.
+    """Have the server write its dump and its append-only file again without the erased data, and wait.
 
     Args:
-        client: of redis-py.
+        client: a client of redis-py.
         timeout_s: longest wait, in seconds.
 
     Returns:
-        What could not be done or confirmed, in sentences.
+        One sentence for each file that could not be rewritten or confirmed.
 
     Raises:
-        redis.RedisError: the server is away.
+        redis.RedisError: the server can't be reached.
     """
     try:
         with client.client() as one:  # on one connection: WAIT and WAITAOF wait for its own writes
@@ -56,7 +56,7 @@ def _settle(client: Any, deadline_s: float) -> list[str]:
 
 
 def _has_dump(client: Any, state: Mapping[str, Any]) -> bool:
-    """Return True if the server writes dumps, or has one on its disk that it would load."""
+    """Return True if the server writes dumps, or has a dump on its disk that it would load."""
     loaded = sum(state.get(f"rdb_last_load_keys_{name}", 1) for name in ("loaded", "expired"))
     if loaded or state.get("rdb_saves", 1):
         return True
@@ -68,7 +68,7 @@ def _has_dump(client: Any, state: Mapping[str, Any]) -> bool:
 
 def _rewrite_log(client: Any, deadline_s: float) -> list[str]:
     try:
-        _wait(client, deadline_s, lambda now: not _is_busy(now))  # one that runs began before the erasure
+        _wait(client, deadline_s, lambda now: not _is_busy(now))  # it began before the erasure
         _asked(client, "BGREWRITEAOF")
     except _NotPermittedError as error:
         return [f"the append-only file still holds what was erased ({error}): {_OTHERS}"]
@@ -80,18 +80,18 @@ def _rewrite_log(client: Any, deadline_s: float) -> list[str]:
 
 
 def _flushed(client: Any) -> list[str]:
-    """Let the erasure reach the disk, where the server can say so (Redis and Valkey 7.2 or later)."""
+    """Wait until the erasure is on disk, if the server has WAITAOF (Redis and Valkey 7.2 or later)."""
     try:
         (local, *_) = _asked(client, "WAITAOF", 1, 0, int(_CALL_S * 1000))
     except _NotPermittedError:
-        return []  # the rewritten file was synced before it took its place
+        return []  # the server synced the new file before it replaced the old one
     if local:
         return []
     return ["the append-only file is not on the disk yet: a power failure may undo the erasure"]
 
 
 def _dump(client: Any, deadline_s: float) -> list[str]:
-    """Have a dump written that began after the erasure."""
+    """Have the server write a dump that begins after the erasure."""
     problem = [f"the last dump of the server still holds what was erased: {_OTHERS}"]
     try:
         if _wait(client, deadline_s, lambda now: not _is_busy(now)) is None:
@@ -104,7 +104,7 @@ def _dump(client: Any, deadline_s: float) -> list[str]:
 
 
 def _replicas(client: Any) -> list[str]:
-    """Wait for the replicas: one that takes over without the erasure would bring all back."""
+    """Wait for the replicas. A replica that becomes primary without the erasure would restore erased data."""
     try:
         state = client.info("replication")
         num_replicas = int(state.get("connected_slaves", 0)) if state.get("role") == "master" else 0
@@ -120,7 +120,7 @@ def _replicas(client: Any) -> list[str]:
 def _wait(
     client: Any, deadline_s: float, is_over: Callable[[Mapping[str, Any]], bool]
 ) -> Mapping[str, Any] | None:
-    """Return the server's state once it is over, or None after the deadline."""
+    """Return the server's state once ``is_over`` accepts it, or None after the deadline."""
     while not is_over(state := _persistence(client)):
         if time.monotonic() > deadline_s:
             return None

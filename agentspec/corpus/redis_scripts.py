@@ -1,10 +1,10 @@
-"""The scripts that a Redis or Valkey server runs for the corpus: what must happen at once, and what is read.
+"""Lua scripts that a Redis or Valkey server runs for the corpus: atomic changes, and bounded reads.
 
-Every key and field may hold what another program wrote. So a script looks at types and lengths first: it
-takes a value of the wrong kind for none when it reads, and replaces it when it writes.
+Another program may have written to any key or field. So a script first checks types and lengths: when it
+reads, a value of the wrong kind counts as missing; when it writes, the script replaces the value.
 
 The hash of facts has: epoch, erasure (number of the last erasure of a stage or person), fence, bytes (of the
-log), key (wrapped), snapshot and previous (ids).
+log), key (wrapped), snapshot and previous (ids of snapshots).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ local function set_last_id(log, id)  -- so that ids go on rising
 end
 """
 
-# KEYS: log, facts. ARGV: batch, epoch or '', most bytes, most ms, wrapped key or '', '1' if it is an erasure
+# KEYS: log, facts. ARGV: batch, epoch or '', most bytes, most ms, wrapped key or '', '1' for an erasure
 PUBLISH = (
     _SHARED
     + """
@@ -89,8 +89,8 @@ return 1
 """
 )
 
-# KEYS: log. ARGV: first id, most bytes, most bytes of a batch. Returns ids, each with its batch, or with a
-# size if it is longer, or with -1 if an engine did not write it.
+# KEYS: log. ARGV: first id, most bytes, most bytes of a batch. Returns ids, each with its batch. A longer
+# entry has its size in place of the batch, and an entry that no engine wrote has -1.
 READ = (
     _SHARED
     + """
@@ -123,8 +123,8 @@ return newest and newest[1]
 )
 
 # KEYS: log, its copy. ARGV: last id copied, most bytes of a batch, then ids, each with '+' and a batch, or
-# with '' to drop the entry. Copies the entries between them as they are. Returns the last id, how many of the
-# ids are done, and the bytes.
+# with '' to drop the entry. Copies the entries between these ids unchanged. Returns the last id copied, the
+# number of ids processed, and the bytes.
 COPY = (
     _SHARED
     + """
@@ -158,8 +158,8 @@ return {last, done, bytes}
 )
 
 # KEYS: log, its copy, facts. ARGV: fence or '', last id copied, bytes, most bytes of a batch. Copies the
-# rest, and lets the copy take the log's place. The old stream leaves the memory as a whole. Returns the last
-# id, the bytes, and 1 if it is done, 0 if there is more, -1 if another process was there.
+# remaining entries, then renames the copy to the log. The server frees the old stream's memory as a whole.
+# Returns the last id, the bytes, and 1 = done, 0 = entries remain, -1 = another fence is newer.
 SWAP = (
     _SHARED
     + """
@@ -292,7 +292,7 @@ return epoch
 """
 )
 
-# KEYS: log, facts, lease. ARGV: prefix of snapshots. For a server without memory for ERASE
+# KEYS: log, facts, lease. ARGV: prefix of snapshots. For a server that has no memory left for ERASE
 DROP = (
     _SHARED
     + """
@@ -348,7 +348,7 @@ return ARGV[1]
 """
 )
 
-# KEYS: facts. ARGV: the key now, the one that takes its place
+# KEYS: facts. ARGV: the present key, the new key
 REPLACE_KEY = (
     _SHARED
     + """
@@ -389,7 +389,7 @@ redis.call('SADD', KEYS[1], ARGV[1])
 """
 )
 
-# KEYS: the set of scopes. ARGV: most bytes of a name. Returns the names, and how many are no names
+# KEYS: the set of scopes. ARGV: most bytes of a name. Returns the names, and the number of invalid members
 SCOPES = (
     _SHARED
     + """

@@ -1,7 +1,7 @@
-"""The corpus of a fleet: streams of a Redis or Valkey server.
+"""The corpus of a fleet, in a Redis or Valkey server.
 
-Per scope there is a stream (the log), a hash of facts, a lease, and a hash per snapshot, its parts by number.
-What must happen at once is a script. The server's clock decides on ages.
+A scope has a stream (the log), a hash of facts, a lease, and one hash per snapshot with its numbered parts.
+Atomic changes are Lua scripts. Ages are measured by the server's clock.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ logger = logging.getLogger("agentspec")
 CONNECT_TIMEOUT_S = 1.0
 CALL_TIMEOUT_S = 2.0
 _PREFIX = "agentspec:corpus:"
-_SCOPES = f"{_PREFIX}scopes"  # a set: all that have ever had outputs, without the erased ones
-_UPLOAD_S = 600.0  # an unfinished snapshot is gone so long after its last part
+_SCOPES = f"{_PREFIX}scopes"  # a set of all scopes that have or had outputs, without erased scopes
+_UPLOAD_S = 600.0  # an unfinished snapshot expires so long after its last part
 
-_SCOPE_BYTES = 4096  # longest name in that set
-_MOST_FOREIGN = 1024  # places whose values are remembered as foreign
-_LONGEST_LEASE_MS = 3_600_000  # a longer one is no engine's
-_PIECE_BYTES = 1 << 20  # of what one call rewrites
+_SCOPE_BYTES = 4096  # limit of a name in that set
+_MOST_FOREIGN = 1024  # number of places that are remembered for num_foreign
+_LONGEST_LEASE_MS = 3_600_000  # no engine takes a longer lease
+_PIECE_BYTES = 1 << 20  # bytes of the log that one call rewrites
 _PIECE_ENTRIES = 256
 _ID = re.compile(r"[0-9]{1,20}(-[0-9]{1,20})?")
-_LATEST_S = 7200.0  # a newer id is no server's
+_LATEST_S = 7200.0  # no server assigns an id further in the future
 _MOST_ANSWER_BYTES = 16 << 20
-_LINE_BYTES = 64  # of an answer, whatever stands in the line
+_LINE_BYTES = 64  # memory of one line of an answer
 _OPTIONS = frozenset(
     (
         *(
@@ -73,26 +73,25 @@ _OPTIONS = frozenset(
         ),
         *("db", "username", "password", "client_name", "socket_keepalive", "health_check_interval"),
     )
-)  # of redis-py, in the URL
+)  # options of redis-py in the URL
 
 
 class RedisStore:
     """A :class:`~agentspec.corpus.store.CorpusStore` in a Redis (6.2 or newer) or Valkey server.
 
-    Nothing is called before it is needed: a server that is away at first is used once it is there. Works on
-    in forked processes.
+    The first call of a method connects, so the server may start later. A forked process may use the store.
 
     Args:
         url: ``redis://USER:PASSWORD@HOST:PORT/DB``, ``rediss://`` for TLS, with redis-py's options.
         retention: how much to keep of each scope.
-        connect_timeout_s: of a connection.
-        call_timeout_s: of each answer.
+        connect_timeout_s: time-out of a connection.
+        call_timeout_s: time-out of each answer.
 
     Raises:
         ConfigError: the URL is malformed.
     """
 
-    window_s = 0.25  # all engines of a fleet read each entry
+    window_s = 0.25  # in a fleet each entry is read by all engines
 
     def __init__(
         self,
@@ -104,26 +103,26 @@ class RedisStore:
     ) -> None:
         self._shown = without_password(url)
         self._retention = retention or Retention()
-        self._most_wait_s = call_timeout_s / 2  # a longer block would end as a time-out
+        self._most_wait_s = call_timeout_s / 2  # the client would time out in a longer blocking read
         self._closed = threading.Event()
-        self._foreign: set[bytes] = set()  # where values were that no engine wrote
+        self._foreign: set[bytes] = set()  # places of values that no engine wrote
         self._check_options(url)
         try:
             self._client: Any = redis.Redis.from_url(
                 url,
                 socket_connect_timeout=connect_timeout_s,
                 socket_timeout=call_timeout_s,
-                retry=Retry(NoBackoff(), 0),  # the caller's breaker decides
-                protocol=2,  # answers have one form in all versions of redis-py
+                retry=Retry(NoBackoff(), 0),  # the caller's circuit breaker decides about retries
+                protocol=2,  # so that answers have the same form in all versions of redis-py
                 parser_class=_BoundedParser,
             )
-            self._client.connection_pool.make_connection()  # not connected: it checks the options
+            self._client.connection_pool.make_connection()  # checks the options without connecting
         except (ValueError, TypeError, redis.RedisError):
             raise self._no_url("its port is no number, or one of its options is out of range") from None
 
     @property
     def num_foreign(self) -> int:
-        """Count the values met that no engine wrote."""
+        """Number of values read so far that no engine wrote."""
         return len(self._foreign)
 
     def _check_options(self, url: str) -> None:
@@ -150,7 +149,7 @@ class RedisStore:
         key: bytes = b"",
         is_erasure: bool = False,
     ) -> bool:
-        """Append a batch to the log, and drop what is beyond the retention."""
+        """Append a batch to the log, and drop entries beyond the retention."""
         check_size(batch)
         keys = _Keys(scope)
         limits = (self._retention.most_bytes, self._most_age_ms)
@@ -191,7 +190,7 @@ class RedisStore:
                 with self._errors():
                     if self._is_news(self._client.xread(streams, count=1, block=block_ms)):
                         return
-            except (_AnswerTooLongError, _NotOursError):  # the next read passes over it
+            except (_AnswerTooLongError, _NotOursError):  # the next read skips this entry
                 self._closed.wait(min(left_s, self.window_s))
                 return
             except CorpusError:
@@ -199,7 +198,7 @@ class RedisStore:
                     raise
 
     def _is_news(self, found: list[Any]) -> bool:
-        """Return True if an entry has come that can be read. Waits a moment if it can't: it stays there."""
+        """Return True if a readable entry has arrived. Otherwise sleep a moment: unreadable entries stay."""
         latest_ms = (time.time() + _LATEST_S) * 1000
         if not found or any(int(entries[0][0].partition(b"-")[0]) < latest_ms for _, entries in found):
             return bool(found)
@@ -214,10 +213,10 @@ class RedisStore:
     def rewrite(
         self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
     ) -> None:
-        """Copy the log with these changes to another stream, which then takes its place.
+        """Copy the log with these changes to another stream, and rename it to the log.
 
-        ``XDEL`` would leave the bytes of an entry in the stream's memory, and so in the server's files. The
-        old stream is freed as a whole. Takes as much memory again as the log until then.
+        ``XDEL`` would leave an entry's bytes in the stream's memory, and so in the server's files. The server
+        frees the old stream as a whole. Until then the log takes twice its memory.
         """
         keys = _Keys(scope)
         copy = f"{keys.log}:{uuid.uuid4().hex}"
@@ -275,7 +274,7 @@ class RedisStore:
         self._run(scripts.MARK, [_Keys(scope).facts], erasure, answer=None)
 
     def erase(self, scope: Scope, epoch: int = 0) -> None:
-        """Remove all of the scope and its wrapped key, and begin a new epoch."""
+        """Remove all entries, the snapshots and the wrapped key of the scope, and begin a new epoch."""
         keys = _Keys(scope)
         names = [keys.log, keys.facts, keys.lease]
         try:
@@ -283,14 +282,14 @@ class RedisStore:
         except CorpusError as error:
             if not isinstance(error.__cause__, redis.exceptions.OutOfMemoryError):
                 raise
-            self._run(scripts.DROP, names, keys.snapshot, answer=None)  # now there is room
+            self._run(scripts.DROP, names, keys.snapshot, answer=None)  # frees memory
             self._run(scripts.ERASE, names, keys.snapshot, epoch, answer=int)
         if not epoch:
-            with self._errors(), contextlib.suppress(redis.exceptions.ResponseError):  # if it is no set
+            with self._errors(), contextlib.suppress(redis.exceptions.ResponseError):  # if it is not a set
                 self._client.srem(_SCOPES, json.dumps(scope))
 
     def settle(self, timeout_s: float) -> list[str]:
-        """Have the server write its files anew, and wait for it."""
+        """Have the server write its files again without the erased data, and wait."""
         with self._errors():
             return settle(self._client, timeout_s)
 
@@ -321,11 +320,11 @@ class RedisStore:
         return is_put
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
-        """Return the scope's snapshot, if there is one that an engine wrote."""
+        """Return the scope's newest valid snapshot, or None."""
         keys = _Keys(scope)
         answer = tuple[bytes, bytes, bytes, bytes] | None
         found = self._run(scripts.SNAPSHOT, [keys.facts, keys.log], keys.snapshot, answer=answer)
-        if found is None or not found[1] + found[2]:  # none, or it is too old
+        if found is None or not found[1] + found[2]:  # missing or too old
             return None
         try:
             name, cursor, parts, newest_ms = (text.decode("ascii") for text in found)
@@ -337,7 +336,7 @@ class RedisStore:
         return None
 
     def _upload(self, key: str, parts: Iterable[bytes]) -> tuple[int, int]:
-        """Write the parts under a key that is gone some minutes after the last. Return number and bytes."""
+        """Write the parts under a key that expires after some minutes. Return their number and bytes."""
         num_parts = num_bytes = 0
         for part in parts:
             check_size(part)
@@ -359,7 +358,7 @@ class RedisStore:
     # ---- keys, sizes ----
 
     def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
-        """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
+        """Return the scope's wrapped data key. If the scope has none, store the candidate and return it."""
         names, candidates = [_Keys(scope).facts], [] if candidate is None else [candidate]
         wrapped: bytes | None = self._run(scripts.KEY, names, *candidates, answer=bytes | None)
         return wrapped
@@ -379,7 +378,7 @@ class RedisStore:
         return {scope: one for scope, one in stats.items() if one.num_entries or one.num_snapshot_bytes}
 
     def scopes(self) -> list[Scope]:
-        """Return the scopes that have ever had outputs, without the erased ones."""
+        """Return the scopes that have or had outputs, without erased scopes."""
         answer = tuple[list[bytes], int]
         names, num_foreign = self._run(scripts.SCOPES, [_SCOPES], _SCOPE_BYTES, answer=answer)
         found = []
@@ -395,19 +394,19 @@ class RedisStore:
     def close(self) -> None:
         """Close the connections, and end all waits."""
         self._closed.set()
-        self._client.connection_pool.disconnect(inuse_connections=False)  # others end with their calls
+        self._client.connection_pool.disconnect(inuse_connections=False)  # calls close their own
 
     @property
     def _most_age_ms(self) -> int:
         return max(1, int(self._retention.most_age_s * 1000))
 
     def _run(self, script: str, keys: list[str], *arguments: Any, answer: Any) -> Any:
-        """Run a script. Its answer must be of a type, or CorpusError is raised."""
+        """Run a script. Raises CorpusError if its answer is not an instance of ``answer``."""
         with self._errors():
             return msgspec.convert(self._client.eval(script, len(keys), *keys, *arguments), answer)
 
     def _note_foreign(self, what: str) -> None:
-        """Count a value that no engine wrote, once. Say so when it is the first one."""
+        """Count a place with a value that no engine wrote, once per place. Log the first one."""
         if not self._foreign:
             logger.warning("the corpus at %s holds values that no engine wrote: %s", self._shown, what)
         if len(self._foreign) < _MOST_FOREIGN:
@@ -433,19 +432,19 @@ class RedisStore:
 
 
 class _NotOursError(CorpusError):
-    """A key of ours holds a value of another type."""
+    """A key of the corpus holds a value of another type."""
 
 
 class _AnswerTooLongError(CorpusError):
-    """An answer was not read: it is longer than any of ours."""
+    """An answer was not read, because it is longer than any answer to the corpus's commands."""
 
 
 class _AnswerTooLong(redis.ConnectionError):
-    """Ends the connection: the rest of the answer is in it."""
+    """Closes the connection, since the rest of the answer is still in it."""
 
 
 class _BoundedParser(_RESP2Parser):
-    """Looks at the length of each value before it is read: no answer takes more than some MiB of memory."""
+    """Checks the length of each value before reading it, so an answer takes at most some MiB of memory."""
 
     def on_connect(self, connection: Any) -> None:
         """Begin to read from a connection."""
@@ -477,7 +476,7 @@ class _BoundedParser(_RESP2Parser):
 
 
 class _Keys:
-    """The names of a scope's keys. The braces keep them together in a cluster."""
+    """The names of a scope's keys. In a cluster, the braces place all of them on one server."""
 
     def __init__(self, scope: Scope) -> None:
         vocabulary = blake2b(scope.vocabulary.encode(), digest_size=8).hexdigest()
@@ -485,11 +484,11 @@ class _Keys:
         self.log = f"{scope_name}:log"
         self.facts = f"{scope_name}:facts"
         self.lease = f"{scope_name}:lease"
-        self.snapshot = f"{scope_name}:snapshot:"  # before an id
+        self.snapshot = f"{scope_name}:snapshot:"  # prefix; an id follows
 
 
 def _answers(pipeline: Any) -> list[Any]:
-    """Run the pipeline. Its own errors would show the commands, and with them content."""
+    """Run the pipeline without redis-py's error texts, which quote the commands and so their content."""
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     for answer in answers:
         if isinstance(answer, redis.RedisError):
@@ -500,7 +499,7 @@ def _answers(pipeline: Any) -> list[Any]:
 def _pieces(
     entries: Iterable[tuple[Cursor, bytes | None]],
 ) -> Iterator[list[tuple[Cursor, bytes]]]:
-    """Gather changes for one call each, as COPY takes them."""
+    """Group changes for calls of COPY."""
     piece: list[tuple[Cursor, bytes]] = []
     num_bytes = 0
     for cursor, batch in entries:
@@ -515,7 +514,7 @@ def _pieces(
 
 
 def _batch(found: bytes | int) -> bytes | Unread:
-    """Return a batch, or why it was not read."""
+    """Return a batch, or the reason why it was not read."""
     if isinstance(found, bytes):
         return found
     if found < 0:
@@ -524,5 +523,5 @@ def _batch(found: bytes | int) -> bytes | Unread:
 
 
 def _short(error: Exception) -> str:
-    """Return an error's text. One of a script is long: what stands before the place in it is enough."""
+    """Return an error's text. Of a script's long error, return the part before the position in the script."""
     return str(error).partition(" script: ")[0][:200]

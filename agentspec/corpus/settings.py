@@ -1,6 +1,6 @@
-"""The settings of a corpus: its place, and the stages whose outputs other engines get.
+"""The settings of a corpus: its location, and which stages' outputs other engines get.
 
-Needs no package of the extra ``corpus``.
+This module needs no package of the extra ``corpus``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from agentspec.stages import StageKey
 
 KEY_VARIABLE = "AGENTSPEC_CORPUS_KEY"  # the operator's key, which encrypts outputs
 
-Path = tuple[str, ...]  # of a stage
+Path = tuple[str, ...]  # path of a stage
 REACHES = NONE, FLEET = "none", "fleet"
-_MOST_CACHED = 4096  # stages
+_MOST_CACHED = 4096  # number of stages
 
 _REDIS = ("redis", "rediss")  # URL schemes
-# scheme, user and password, host and port, path; then options. Anything else may be a part of a password
+# scheme, user and password, host and port, path; then options. Any other text may be part of a password
 _URL = re.compile(
     r"([a-z][a-z0-9+.-]*)://(?:([^/?#]*)@)?([^/?#@:\[\]]*(?::[0-9]*)?|\[[0-9a-f:.]*\](?::[0-9]*)?)(/[^?#@]*)?"
     r"(?:[?#][^@]*)?",
@@ -31,7 +31,7 @@ _TYPO = re.compile(r"[a-z][a-z0-9+.-]*:.*@", re.IGNORECASE)  # a URL without its
 
 
 def check_corpus(location: str) -> None:
-    """Check the requirements of a corpus, as far as possible without its store.
+    """Check a corpus's location, key and packages, without connecting to the store.
 
     Raises:
         ConfigError: the location is neither a folder nor a Redis URL, the operator's key can't be used, or a
@@ -65,9 +65,9 @@ def is_redis(location: str) -> bool:
 
 
 def without_password(url: str) -> str:
-    """Return the URL without password and options, to be shown. The name of a user is shown for Redis alone.
+    """Return the URL without password and options, for messages. User names are shown only for Redis URLs.
 
-    A name without a password is not shown either: it may be one.
+    A user name without a password is hidden, since it may be the password.
     """
     if "://" not in url:
         return f"{url.partition(':')[0]}:..." if _TYPO.match(url) else url
@@ -84,10 +84,10 @@ def without_password(url: str) -> str:
 
 
 def parse_reaches(text: str) -> dict[str, str]:
-    """Return who gets the outputs of each stage in a text such as ``a=none,b/c=fleet``.
+    """Return ``none`` or ``fleet`` for each stage in a text such as ``a=none,b/c=fleet``.
 
     Raises:
-        ConfigError: a part is not of this form.
+        ConfigError: a part of the text does not have this form.
     """
     found = {}
     for part in text.split(","):
@@ -99,14 +99,14 @@ def parse_reaches(text: str) -> dict[str, str]:
 
 
 def reaches(by_stage: object, name: str = "corpus_stages") -> dict[Path, str]:
-    """Return who gets the outputs of each named stage, by its path.
+    """Return ``none`` or ``fleet`` for the path of each named stage.
 
     Args:
-        by_stage: from settings: names of stages, and one of ``REACHES`` for each.
-        name: of the setting, for errors.
+        by_stage: a mapping from settings: names of stages to one of ``REACHES``.
+        name: name of the setting, for errors.
 
     Raises:
-        ConfigError: it is no mapping of stages to reaches.
+        ConfigError: ``by_stage`` is not a mapping of stages to reaches.
     """
     if not isinstance(by_stage, Mapping):
         raise ConfigError(f"{name} must be stages with none or fleet, not {by_stage!r}")
@@ -122,10 +122,11 @@ def reaches(by_stage: object, name: str = "corpus_stages") -> dict[Path, str]:
 
 
 def sharing(by_path: Mapping[Path, str]) -> Callable[[Path], bool]:
-    """Return the function that says whether other engines get a stage's outputs.
+    """Return a function that returns True if other engines get the outputs of a stage, given its path.
 
     Args:
-        by_path: of :func:`reaches`. The longest path that a stage is below decides; all others are shared.
+        by_path: result of :func:`reaches`. The longest path that contains the stage decides; others are
+            shared.
     """
 
     @lru_cache(_MOST_CACHED)

@@ -1,4 +1,4 @@
-"""Snapshots: who holds the lease merges the last one and the log, and erases from both."""
+"""Snapshots: the holder of the lease merges the last snapshot with the log, and erases from both."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _READ_BYTES = 1 << 20
 _RETRY_S = 0.5
 _MOST_TOMBSTONES = 256
 _MINUTES_PER_DAY = 1440
-_SESSION_MINUTES = 15  # sessions without a request for longer are forgotten by the trees, too
-_ORIGIN = bytes(ORIGIN_BYTES)  # a snapshot's outputs have no numbers
+_SESSION_MINUTES = 15  # the trees, too, drop a session after so long without a request
+_ORIGIN = bytes(ORIGIN_BYTES)  # the outputs of a snapshot have no sequence numbers
 
 
 class SnapshotContent:
-    """A tenant's outputs, equal ones of the same person merged, and its erasures.
+    """A tenant's outputs and erasures. Equal outputs of the same person are merged.
 
-    Batches are added in the order of the log. Holds about twice ``most_bytes`` of tokens at most.
+    Batches are added in the order of the log. Holds at most about twice ``most_bytes`` of tokens.
 
     Args:
-        most_bytes: of tokens in the snapshot.
-        now_minute: minutes since 1970.
+        most_bytes: limit of the bytes of tokens in the snapshot.
+        now_minute: the present time, in minutes since 1970.
         most_age_minutes: older outputs are left out.
     """
 
@@ -59,9 +59,10 @@ class SnapshotContent:
         """Apply the records of a batch that were not applied before.
 
         Args:
-            batch: of the snapshot, or of the log.
-            is_snapshot: it is of the snapshot.
-            is_merged: it is of the log, and the snapshot has counted its outputs, but may have dropped some.
+            batch: a batch of the last snapshot, or of the log.
+            is_snapshot: True if the batch is from the snapshot.
+            is_merged: True if the batch is from the log, and the snapshot has counted its outputs, of which
+                it may have dropped some.
         """
         if is_snapshot:
             numbers = [range(batch.first, batch.first + len(batch.records))]
@@ -77,7 +78,7 @@ class SnapshotContent:
                     self._erase(record)
 
     def erase_by(self, batch: Batch) -> Tombstone:
-        """Apply a batch that is a tombstone. Return that."""
+        """Apply a batch that holds only a tombstone. Return the tombstone."""
         (tombstone,) = batch.records
         assert isinstance(tombstone, Tombstone)
         self._remember(batch)
@@ -85,9 +86,9 @@ class SnapshotContent:
         return tombstone
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the snapshot's batches: one per erasure, then the most used and newest outputs first.
+        """Yield the snapshot's batches: one per erasure, then outputs, the most used and newest first.
 
-        Outputs of sessions that may go on come last, in their order.
+        Outputs of sessions that may continue are last, in their order.
         """
         yield from self._tombstones.values()
         self._trim()
@@ -123,7 +124,7 @@ class SnapshotContent:
             self._tombstones.popitem(last=False)
 
     def _trim(self) -> None:
-        """Drop the outputs of least worth beyond the number of bytes."""
+        """Drop the lowest-ranked outputs beyond the limit of bytes."""
         if self._num_bytes <= self._most_bytes:
             return
         for name, _ in sorted(self._outputs.items(), key=lambda item: self._worth(item[1])):
@@ -135,21 +136,21 @@ class SnapshotContent:
         self._num_bytes -= self._outputs.pop(name).tokens.nbytes
 
     def _goes_on(self, output: Output) -> bool:
-        """Return True if the output's session may go on."""
+        """Return True if the output's session may continue."""
         return bool(output.session) and output.minute >= self._now_minute - _SESSION_MINUTES
 
     def _worth(self, output: Output) -> float:
-        """Rank outputs: a day of age weighs as much as half of the uses."""
+        """Rank an output: each day of age counts like a halving of its uses."""
         return math.log2(output.uses) - (self._now_minute - output.minute) / _MINUTES_PER_DAY
 
 
 class SnapshotWriter:
-    """Writes snapshots, which need no trees. Not thread-safe: one writer per thread, each with its holder.
+    """Writes snapshots without trees. Not thread-safe: each thread has its own writer with its own holder.
 
     Args:
-        log: what to merge.
-        holder: names the writer in the store.
-        most_bytes: of tokens in a snapshot.
+        log: the logs to merge.
+        holder: identifies the writer in the store's leases.
+        most_bytes: limit of the bytes of tokens in a snapshot.
         most_age_s: older outputs are left out.
         pause: called after each batch, to limit the CPU time.
         clock: seconds since 1970.
@@ -176,10 +177,10 @@ class SnapshotWriter:
         self._wait = wait
 
     def write(self, tenant: str) -> bool:
-        """Write a snapshot. Return False if another writer does, or the tenant was erased meanwhile.
+        """Write a snapshot. Return False if another writer holds the lease, or the tenant was erased.
 
         Raises:
-            CorpusError: the store can't be used.
+            CorpusError: the store failed.
         """
         fence = self._lease(tenant, LEASE_S)
         if fence is None:
@@ -195,17 +196,18 @@ class SnapshotWriter:
         """Publish a tombstone for the trees of all engines, and remove what it covers from log and snapshot.
 
         The new snapshot keeps the tombstone for engines that did not read it in the log. Every batch is
-        encrypted with a new key. One that can't be read may hold what is erased, so it is removed as well.
-        The tombstone reaches the engines that could read it.
+        encrypted with a new key. A batch that can't be read is removed as well, since it may hold erased
+        outputs. Engines that can read it still learn the tombstone.
 
         Args:
             tenant: owner of the outputs.
-            batch: the tombstone as its only record.
-            timeout_s: how long to wait for another writer.
+            batch: a batch that holds only the tombstone.
+            timeout_s: longest wait for another writer.
 
         Raises:
-            CorpusError: the store can't be used, or others write for too long. Part may be erased: repeat it.
-            LostBatchesError: all is erased, but batches that can't be read were removed with it.
+            CorpusError: the store failed, or another writer held the lease for too long. Some outputs may be
+                erased already: call again.
+            LostBatchesError: the erasure is complete, but also removed batches that can't be read.
         """
         fence = self._await_lease(tenant, timeout_s)
         scope, keys = self._log.scope(tenant), self._log.keys
@@ -214,7 +216,7 @@ class SnapshotWriter:
             if keys is not None:
                 keys.change(scope)
             if self._log.publish(tenant, batch, epoch, is_erasure=True) is None:
-                return  # all was erased meanwhile
+                return  # another process has erased the tenant meanwhile
             content, cursor = self._last_snapshot(tenant)
             cursor = self._merge_log(tenant, content, cursor, until=batch)
             tombstone = content.erase_by(batch)
@@ -245,7 +247,7 @@ class SnapshotWriter:
 
     @contextlib.contextmanager
     def _releasing(self, tenant: str) -> Iterator[None]:
-        """End the lease with the block, so that other writers need not wait for it to run out."""
+        """Release the lease at the end of the block, so that other writers need not wait until it expires."""
         try:
             yield
         finally:
@@ -253,7 +255,7 @@ class SnapshotWriter:
                 self._lease(tenant, 0.0)
 
     def _renewed(self, tenant: str, fence: int) -> int:
-        """Renew the lease, and return its fence. Raises CorpusError if others were there meanwhile."""
+        """Renew the lease, and return its fence. Raises CorpusError if another holder had it meanwhile."""
         renewed = self._lease(tenant, LEASE_S)
         if renewed != fence + 1:
             raise CorpusError(f"tenant {tenant!r} was changed while it was erased from: repeat it")
@@ -273,7 +275,7 @@ class SnapshotWriter:
     # ---- merging ----
 
     def _last_snapshot(self, tenant: str) -> tuple[SnapshotContent, Cursor]:
-        """Return the content of the last snapshot, and where the log continues."""
+        """Return the content of the last snapshot, and the cursor at which the log continues."""
         now_minute = int(self._clock() // 60)
         content = SnapshotContent(self._most_bytes, now_minute, int(self._most_age_s // 60))
         snapshot = self._log.snapshot(tenant)
@@ -286,7 +288,7 @@ class SnapshotWriter:
     def _merge_log(
         self, tenant: str, content: SnapshotContent, cursor: Cursor, until: Batch | None = None
     ) -> Cursor:
-        """Merge the log up to a batch, or up to its present end. Return the cursor behind what was merged."""
+        """Merge the log up to a batch, or to its present end. Return the cursor behind the last entry."""
         end = self._log.end(tenant)
         for logged in self._entries(tenant, cursor):
             if until is not None and _is_same(logged.batch, until):
@@ -294,7 +296,7 @@ class SnapshotWriter:
             if logged.batch is not None:
                 content.add(logged.batch)
             cursor = logged.cursor
-            if cursor == end:  # what comes later is for the next snapshot
+            if cursor == end:  # later entries are for the next snapshot
                 break
         return cursor
 
@@ -308,9 +310,9 @@ class SnapshotWriter:
     def _rewritten(
         self, tenant: str, batch: Batch, tombstone: Tombstone, lost: list[Cursor]
     ) -> Iterator[tuple[Cursor, bytes | None]]:
-        """Yield what takes the place of entries: of all up to the tombstone if they are encrypted.
+        """Yield the entries that change, up to the tombstone; with encryption, all entries up to it.
 
-        Adds the cursors of batches that are removed since they can't be read to ``lost``.
+        Adds the cursors of batches that are removed because they can't be read to ``lost``.
         """
         for logged in self._entries(tenant, START):
             if _is_same(logged.batch, batch):
@@ -326,7 +328,7 @@ class SnapshotWriter:
 
 
 def entries(log: BatchLog, tenant: str, cursor: Cursor = START) -> Iterator[LoggedBatch]:
-    """Yield the entries of a log behind a cursor, until there is none."""
+    """Yield the entries of a log after a cursor, up to its end."""
     has_more = True
     while has_more:
         has_more = False

@@ -1,6 +1,6 @@
-"""The SQLite file of a corpus: opening, transactions, and what is done about damage.
+"""The SQLite file of a corpus: opening, transactions, and recovery from damage.
 
-Owns connections, locks and errors of the file. The tables are ``sqlite_store``'s.
+This module owns the file's connections, locks and errors. ``sqlite_store`` defines the tables.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ logger = logging.getLogger("agentspec")
 
 
 class SqliteFile:
-    """A database that processes of one host share. Thread-safe.
+    """A database that the processes of one host share. Thread-safe.
 
-    Its connections are closed before a fork, since SQLite's locks do not survive one. Both processes open it
-    again when they need it. A damaged file is moved aside with a warning, and a new one begun. If another
-    process did so, or the file was deleted, the next call opens the new one.
+    Its connections are closed before a fork, since SQLite's locks do not survive one. Both processes open the
+    file again for their next call. A damaged file is renamed with a warning, and a new file is created. If
+    another process has done so, or the file was deleted, the next call opens or creates the new file.
 
     Args:
         path: the file; only its owner may read it.
         tables: SQL that creates the tables.
-        version: of the tables.
-        application: number that SQLite files of this kind carry.
-        only_reads: nothing is written. A missing or damaged file is an error and stays as it is.
+        version: version of the tables.
+        application: number that marks SQLite files of this kind.
+        only_reads: never write. A missing or damaged file is an error and stays unchanged.
 
     Raises:
-        CorpusError: the file can't be used, is another program's, or has another format.
+        CorpusError: the file can't be used, belongs to another program, or has another format.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SqliteFile:
         self._lock = threading.Lock()
         self._is_closed = False
         self._connections: list[sqlite3.Connection] = []  # one for the calls, one that watches for changes
-        self._identity: os.stat_result | None = None  # of the file that they have open
+        self._identity: os.stat_result | None = None  # identity of the file that the connections have open
         self._num_opened = 0
         with self._errors():
             self._ensure_open()
@@ -69,7 +69,7 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def transaction(self, *, writes: bool) -> Iterator[sqlite3.Connection]:
-        """Yield the connection in a transaction, which ends with the block. Writers exclude each other."""
+        """Yield the connection in a transaction that ends with the block. Writers exclude each other."""
         with self._errors():
             connection = self._ensure_open()[0]
             connection.execute("begin immediate" if writes else "begin")
@@ -83,20 +83,21 @@ class SqliteFile:
                 raise
 
     def data_version(self) -> tuple[int, int]:
-        """Return what differs after each change of the file, by this process or another."""
+        """Return a value that differs after each change of the file by any process."""
         with self._errors():
             (version,) = self._ensure_open()[1].execute("pragma data_version").fetchone()
             return self._num_opened, version
 
     def forget_deleted(self) -> None:
-        """Remove deleted content from the file, its log, and damaged files that may hold it. Syncs.
+        """Remove deleted content from the file, its write-ahead log, and renamed damaged files. Syncs.
 
-        SQLite overwrites what is deleted, but not the copies that it leaves in a page when it moves a row to
-        another one. So the file is written anew, which needs as much space again and takes 1 to 3 s for
-        256 MiB. Other processes can't write meanwhile.
+        SQLite overwrites deleted rows, but not the copies that stay in a page when a row moves to another
+        page. So the file is written again, which needs the same space once more and takes 1 to 3 s for 256
+        MiB. Other processes can't write meanwhile.
 
         Raises:
-            CorpusError: a transaction of another process lasts too long. The log holds the content.
+            CorpusError: another process's transaction lasts too long, and the write-ahead log keeps the
+                content.
         """
         with self._errors():
             connection = self._ensure_open()[0]
@@ -117,12 +118,12 @@ class SqliteFile:
             self._disconnect()
 
     def begin_fork(self) -> None:
-        """Close the connections, and let no other thread open them until :meth:`end_fork`."""
+        """Close the connections, and keep other threads from opening them until :meth:`end_fork`."""
         self._lock.acquire()
         self._disconnect()
 
     def end_fork(self) -> None:
-        """Let threads go on, in the parent and in the child."""
+        """Let threads use the file again, in the parent and in the child."""
         self._lock.release()
 
     @contextlib.contextmanager
@@ -140,23 +141,23 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def _damage(self) -> Iterator[None]:
-        """Move the file aside on an error that means damage. The next call begins a new one."""
+        """Rename the file on an error that means damage. The next call creates a new file."""
         try:
             yield
         except sqlite3.Error as error:
             if _is_damage(error) and not self._only_reads:
                 with self._exclusive():
-                    if self._is_current():  # else another process has moved it already
+                    if self._is_current():  # else another process has renamed it already
                         self._disconnect()
                         self._move_aside(error)
                 self._disconnect()
             raise
 
     def _ensure_open(self) -> list[sqlite3.Connection]:
-        """Return the connections to the file that has the path now."""
+        """Return the connections to the file that is now at the path."""
         if not self._is_current():
             self._disconnect()
-            if not self._only_reads:  # it may have been deleted
+            if not self._only_reads:  # the folder may have been deleted
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._exclusive():
                 try:
@@ -178,9 +179,9 @@ class SqliteFile:
         if not self._only_reads:
             with contextlib.suppress(
                 FileExistsError
-            ):  # it is not opened if it exists: closing would end locks
+            ):  # an existing file is not opened here: closing it would release SQLite's locks
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        place = f"{self._path.absolute().as_uri()}?mode=rw"  # never makes a file
+        place = f"{self._path.absolute().as_uri()}?mode=rw"  # mode=rw never creates a file
         try:
             for _ in range(2):
                 self._connections.append(
@@ -199,7 +200,7 @@ class SqliteFile:
             raise
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        """Create missing tables. Raises CorpusError if the file is not this version's."""
+        """Create missing tables. Raises CorpusError if the file is of another program or version."""
         (application,) = connection.execute("pragma application_id").fetchone()
         (version,) = connection.execute("pragma user_version").fetchone()
         is_empty = connection.execute("select count(*) from sqlite_master").fetchone() == (0,)
@@ -217,7 +218,7 @@ class SqliteFile:
             return
         connection.execute("pragma journal_mode = wal").fetchone()
         connection.execute("pragma synchronous = normal")
-        connection.execute("pragma secure_delete = on").fetchone()  # what is erased must not stay in the file
+        connection.execute("pragma secure_delete = on").fetchone()  # overwrite deleted content in the file
         if is_empty:
             connection.executescript(
                 f"begin immediate; {self._tables} pragma application_id = {self._application}; "
@@ -228,7 +229,7 @@ class SqliteFile:
         log = self._path.with_name(f"{self._path.name}-wal")
         try:
             if log.exists():
-                moved_aside(log)  # first: a new file must never meet the log of an old one
+                moved_aside(log)  # first, so that a new database never meets the old database's log
             aside = moved_aside(self._path)
         except ForestFileError as refused:
             raise CorpusError(str(refused)) from refused
@@ -277,7 +278,7 @@ def _close_before_forks(file: SqliteFile) -> None:
 
 
 def _text(data: bytes) -> str:
-    """Return a text. Bytes that are none are replaced: another program wrote it."""
+    """Decode a text. Invalid bytes are replaced, since another program may have written them."""
     return data.decode("utf-8", errors="replace")
 
 

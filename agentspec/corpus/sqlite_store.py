@@ -32,11 +32,11 @@ from agentspec.errors import ConfigError, CorpusError
 logger = logging.getLogger("agentspec")
 
 FILE = "corpus.sqlite"
-KEYS = "keys"  # a folder: backups may leave it out
+KEYS = "keys"  # a folder of its own, so that backups may leave it out
 _VERSION = 1
 _APPLICATION = 0x41675370
 _WATCH_S = 0.02
-_NUM_SNAPSHOTS = 2  # the newest, and the one before for those that read it now
+_NUM_SNAPSHOTS = 2  # the newest one, and the previous one for processes that still read it
 _TABLES = """
 create table scopes (
     id integer primary key, vocabulary text not null, tenant text not null, epoch int not null default 0,
@@ -63,14 +63,14 @@ create trigger snapshot_dropped after delete on snapshots begin
     delete from parts where snapshot = old.id; end;
 insert into sqlite_sequence select column1, cast((julianday() - 2440587.5) * 86400e6 as int)
     from (values ('entries'), ('snapshots'));
-"""  # ids begin at the present microsecond: cursors of a file that was damaged lie before those of the next
-_LATEST_ID_S = 3600.0  # later ids are no engine's: with the last possible one, nothing could be added
-_LONGEST_LEASE_S = 3600.0  # a longer one is no engine's
+"""  # ids begin at the present microsecond, so a new file's ids exceed those of the damaged file before
+_LATEST_ID_S = 3600.0  # a later id is no engine's; after the largest id, SQLite can add no row
+_LONGEST_LEASE_S = 3600.0  # no engine takes a longer lease
 _MOST_NUMBER = 1 << 52
 _MOST_KEY_BYTES = 4096
-_MOST_FOREIGN = 1024  # places whose values are remembered as foreign
-_PIECE_BYTES = 4 << 20  # of what one transaction rewrites
-_BATCH = (  # its length is looked at before it is read
+_MOST_FOREIGN = 1024  # number of places that are remembered for num_foreign
+_PIECE_BYTES = 4 << 20  # bytes that one transaction rewrites
+_BATCH = (  # SQLite checks the length before it reads the value
     "typeof(batch), length(batch), case when typeof(batch) = 'blob' and length(batch) <= "
     f"{MOST_BATCH_BYTES} then batch end"
 )
@@ -83,17 +83,17 @@ _HAS_OUTPUTS = """(num_entries > 0 or exists (
 class SqliteStore:
     """A :class:`~agentspec.corpus.store.CorpusStore` for the processes of one host.
 
-    Writers wait for each other, at most two seconds. ``wait`` looks for changes every 20 ms.
+    A writer waits for the others, at most two seconds. ``wait`` checks for changes every 20 ms.
 
     Args:
-        folder: made if it is missing; on a local disk, not on NFS.
+        folder: created if missing; on a local disk, not on NFS.
         retention: how much to keep of each scope.
         clock: seconds since 1970.
-        only_reads: a folder without a corpus is an error, and a damaged file stays where it is.
+        only_reads: never write. A folder without a corpus is an error, and a damaged file stays unchanged.
 
     Raises:
-        ConfigError: the place is no folder, or has no corpus to be read.
-        CorpusError: the file there can't be used.
+        ConfigError: the path is not a folder, or holds no corpus to read.
+        CorpusError: the file in the folder can't be used.
     """
 
     window_s = 0.05  # a host has few publishers; twice as long costs a fleet 1 to 3 % of the tokens per step
@@ -114,12 +114,12 @@ class SqliteStore:
         self._retention = retention or Retention()
         self._clock = clock
         self._closed = threading.Event()
-        self._foreign: set[str] = set()  # where values were that no engine wrote
+        self._foreign: set[str] = set()  # places of values that no engine wrote
         self._file = SqliteFile(folder / FILE, _TABLES, _VERSION, _APPLICATION, only_reads=only_reads)
 
     @property
     def num_foreign(self) -> int:
-        """Count the values met that no engine wrote."""
+        """Number of values read so far that no engine wrote."""
         return len(self._foreign)
 
     # ---- the log ----
@@ -133,7 +133,7 @@ class SqliteStore:
         key: bytes = b"",
         is_erasure: bool = False,
     ) -> bool:
-        """Append a batch to the log, and drop what is beyond the retention."""
+        """Append a batch to the log, and drop entries beyond the retention."""
         check_size(batch)
         with self._file.transaction(writes=True) as file:
             number = _ensured(file, scope)
@@ -194,7 +194,7 @@ class SqliteStore:
     def rewrite(
         self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
     ) -> None:
-        """Replace entries where they are, in pieces. ``drop_previous`` removes the last of their bytes."""
+        """Replace entries in place, in several transactions. ``drop_previous`` removes their last bytes."""
         for piece in _pieces(entries):
             with self._file.transaction(writes=True) as file:
                 number = self._held(file, scope, fence)
@@ -215,11 +215,11 @@ class SqliteStore:
         self._file.forget_deleted()
 
     def settle(self, timeout_s: float) -> list[str]:
-        """Return nothing: an erasure is on the disk before its call returns."""
+        """Return an empty list: an erasure is on disk before its call returns."""
         return []
 
     def _held(self, file: sqlite3.Connection, scope: Scope, fence: int | None) -> int:
-        """Return the scope's number. Raises CorpusError if another holder of the lease was there."""
+        """Return the scope's number. Raises CorpusError if another process has taken the lease."""
         number = _ensured(file, scope)
         if fence is not None and self._number_of(file, scope, "fence") != fence:
             raise CorpusError(f"tenant {scope.tenant!r} was changed while its log was rewritten: repeat it")
@@ -248,7 +248,7 @@ class SqliteStore:
             return file.execute(query, (*scope, _id(after), self._latest_id())).fetchone() is not None
 
     def _mend_ids(self, file: sqlite3.Connection) -> None:
-        """Let ids go on from the present time if another program has used up the numbers."""
+        """Continue ids from the present time if another program has used the largest one."""
         latest = self._latest_id()
         if file.execute(
             "select 1 from sqlite_sequence where typeof(seq) != 'integer' or seq >= ? limit 1", (latest,)
@@ -266,7 +266,7 @@ class SqliteStore:
     # ---- retention ----
 
     def _drop_beyond_budget(self, file: sqlite3.Connection, number: int) -> None:
-        """Drop the scope's oldest entries, never its newest."""
+        """Drop the scope's oldest entries beyond the limit of bytes, never its newest entry."""
         query = "select cast(num_entries as int), cast(num_bytes as int) from scopes where id = ?"
         num_entries, num_bytes = file.execute(query, (number,)).fetchone()
         excess = num_bytes - self._retention.most_bytes
@@ -302,7 +302,7 @@ class SqliteStore:
             self._set_erasure(file, number, max(self._marks(file, scope).erasure, erasure))
 
     def erase(self, scope: Scope, epoch: int = 0) -> None:
-        """Remove all of the scope, its wrapped key first, and begin a new epoch."""
+        """Remove the scope's wrapped key, then its entries and snapshots, and begin a new epoch."""
         if epoch and self.marks(scope).epoch >= epoch:
             return
         self._remove_key(scope)
@@ -346,7 +346,7 @@ class SqliteStore:
         return Marks(self._number_of(file, scope, "epoch"), self._number_of(file, scope, "erasure"))
 
     def _number_of(self, file: sqlite3.Connection, scope: Scope, column: str) -> int:
-        """Return a number of a scope; 0 if there is none, or another program has replaced it."""
+        """Return a number of a scope; 0 if it is missing or not a number, since another program wrote it."""
         row = file.execute(f"select {column} from scopes where id = {_SCOPE}", scope).fetchone()
         found = 0 if row is None else row[0]
         if isinstance(found, int) and 0 <= found <= _MOST_NUMBER:
@@ -373,7 +373,7 @@ class SqliteStore:
             raise
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
-        """Return the scope's snapshot, if there is one that an engine wrote."""
+        """Return the scope's newest valid snapshot, or None."""
         with self._file.transaction(writes=False) as file:
             row = file.execute(
                 f"select id, cursor, num_parts from snapshots where scope = {_SCOPE} and is_complete"
@@ -390,7 +390,7 @@ class SqliteStore:
         return None
 
     def _begin_snapshot(self, scope: Scope, fence: int, cursor: Cursor) -> int | None:
-        """Return a new snapshot's id. A newer lease and an erasure remove its row, and so end its writing."""
+        """Insert a snapshot's row and return its id. A newer lease or an erasure deletes the row."""
         with self._file.transaction(writes=True) as file:
             begun = file.execute(
                 "insert into snapshots (scope, minute, cursor)"
@@ -434,14 +434,14 @@ class SqliteStore:
     # ---- keys, sizes ----
 
     def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
-        """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
+        """Return the scope's wrapped data key. If the scope has none, store the candidate and return it."""
         found = self._read_key(scope)
         return found if found is not None or candidate is None else self._made_key(scope, candidate)
 
     def replace_key(self, scope: Scope, before: bytes, wrapped: bytes) -> bool:
         """Replace the scope's wrapped key. Return False if it is not ``before``."""
         path = self._key_file(scope)
-        with self._file.transaction(writes=True):  # no batch is published meanwhile
+        with self._file.transaction(writes=True):  # so that no batch is published meanwhile
             if self._read_key(scope) != before:
                 return False
             with self._key_errors(path):
@@ -462,12 +462,12 @@ class SqliteStore:
         with self._key_errors(path):
             own = self._written_key(path, candidate)
             with contextlib.suppress(FileExistsError):
-                os.link(own, path)  # whole, and never over another one
+                os.link(own, path)  # atomic, and fails if another process's key is there
             own.unlink()
             return path.read_bytes()
 
     def _written_key(self, path: Path, wrapped: bytes) -> Path:
-        """Write a key to a file of its own, and return that."""
+        """Write a key to a temporary file. Return the path of that file."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         own = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
         own.unlink(missing_ok=True)
@@ -481,7 +481,7 @@ class SqliteStore:
         path = self._key_file(scope)
         with self._key_errors(path):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)  # no engine made it
+                shutil.rmtree(path)  # a folder in the key's place, which no engine created
             else:
                 path.unlink(missing_ok=True)
 
@@ -512,7 +512,7 @@ class SqliteStore:
             return sorted(self._named(file.execute("select vocabulary, tenant from scopes")))
 
     def _named(self, rows: Iterable[Sequence[object]]) -> Iterator[Scope]:
-        """Yield the scopes of these rows, without those that another program has written."""
+        """Yield the scopes of these rows, without rows that another program has written."""
         for vocabulary, tenant in rows:
             if (
                 isinstance(vocabulary, str)
@@ -524,7 +524,7 @@ class SqliteStore:
                 self._note_foreign(f"the scope {str(vocabulary)[:40]!r}, {str(tenant)[:40]!r}")
 
     def _note_foreign(self, what: str) -> None:
-        """Count a value that no engine wrote, once. Say so when it is the first one."""
+        """Count a place with a value that no engine wrote, once per place. Log the first one."""
         if not self._foreign:
             logger.warning("the corpus in %s holds values that no engine wrote: %s", self._keys.parent, what)
         if len(self._foreign) < _MOST_FOREIGN:
@@ -549,13 +549,13 @@ def _make_folders(folder: Path) -> None:
 
 
 def _stats(*found: object) -> ScopeStats:
-    """Return a scope's sizes, with 0 for those that another program has replaced."""
+    """Return a scope's sizes, with 0 for values that another program has replaced."""
     numbers = [number if isinstance(number, int | float) and number > 0 else 0 for number in found]
     return ScopeStats(*map(int, numbers))
 
 
 def _stored(kind: str, size: int | None, batch: bytes | None) -> bytes | Unread:
-    """Return a batch, or why it was not read."""
+    """Return a batch, or the reason why it was not read."""
     if kind != "blob" or batch is None:
         size = size or 0
         is_long = kind == "blob"
@@ -565,7 +565,7 @@ def _stored(kind: str, size: int | None, batch: bytes | None) -> bytes | Unread:
 
 
 def _pieces(entries: Iterable[tuple[Cursor, bytes | None]]) -> Iterator[list[tuple[int, bytes | None]]]:
-    """Gather changes for one transaction each."""
+    """Group changes for transactions."""
     piece: list[tuple[int, bytes | None]] = []
     num_bytes = 0
     for cursor, batch in entries:
@@ -580,14 +580,14 @@ def _pieces(entries: Iterable[tuple[Cursor, bytes | None]]) -> Iterator[list[tup
 
 
 def _ensured(file: sqlite3.Connection, scope: Scope) -> int:
-    """Return the scope's number, a new one if it has none."""
+    """Return the scope's number. Insert the scope if it is new."""
     file.execute("insert or ignore into scopes (vocabulary, tenant) values (?, ?)", scope)
     number: int = file.execute(f"select {_SCOPE}", scope).fetchone()[0]
     return number
 
 
 def _drop_snapshots(file: sqlite3.Connection, number: int, num_kept: int) -> None:
-    """Drop the scope's complete snapshots except the newest."""
+    """Drop the scope's complete snapshots, except the newest ones."""
     file.execute(
         "delete from snapshots where scope = ?1 and is_complete and id not in"
         " (select id from snapshots where scope = ?1 and is_complete order by id desc limit ?2)",

@@ -1,4 +1,4 @@
-"""The seam between engines and what keeps their outputs: SQLite on one host, Redis for a fleet."""
+"""The interface between engines and the store of their outputs: SQLite on one host, Redis for a fleet."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import NamedTuple, Protocol
 from agentspec.corpus.settings import check_location, is_redis
 from agentspec.errors import ConfigError
 
-Cursor = str  # a position in the log of a scope, opaque outside its store
+Cursor = str  # a position in a scope's log; only its store can interpret it
 START: Cursor = ""  # before the first entry
 
 
 class Scope(NamedTuple):
-    """Whose outputs: they are never read across scopes.
+    """A tenant and a vocabulary. An engine never reads outputs of another scope.
 
     Attributes:
-        vocabulary: fingerprint of the tokenizer; token ids mean nothing elsewhere.
+        vocabulary: fingerprint of the tokenizer, since token ids of different tokenizers do not compare.
         tenant: the forest's tenant, adapter included.
     """
 
@@ -28,11 +28,11 @@ class Scope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A stored value that was not read: it is too long, or no engine wrote it.
+    """A stored value that was not read, because it is too long or because no engine wrote it.
 
     Attributes:
         reason: a sentence for operators, like ``it has 62914560 bytes, not at most 4194304``.
-        num_bytes: its size, as far as it is known.
+        num_bytes: size of the value, if known.
     """
 
     reason: str
@@ -43,18 +43,18 @@ class Unread:
 
 
 class Entry(NamedTuple):
-    """An entry of the log: the cursor behind it, and an encoded batch (``batch``)."""
+    """An entry of the log: the cursor behind the entry, and an encoded batch (``batch``)."""
 
     cursor: Cursor
     batch: bytes | Unread
 
 
 class Marks(NamedTuple):
-    """What a store knows of a scope's erasures. Both numbers only rise, unless the store loses content.
+    """The numbers of a scope's last erasures. Both only rise, unless the store loses content.
 
     Attributes:
-        epoch: of the last erasure of the whole scope, or 0.
-        erasure: of the last erasure of a stage or a person, or 0.
+        epoch: number of the last erasure of the whole scope, or 0.
+        erasure: number of the last erasure of a stage or a person, or 0.
     """
 
     epoch: int = 0
@@ -66,7 +66,7 @@ class Snapshot:
     """All outputs of a scope up to a cursor.
 
     Attributes:
-        cursor: the log continues here.
+        cursor: position in the log behind the newest entry in the snapshot.
         parts: encoded batches, most useful first. Reading one may raise CorpusError.
     """
 
@@ -76,14 +76,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How much of a scope a store keeps. The oldest is dropped first.
+    """Limits on what a store keeps of a scope. The oldest content is dropped first.
 
     Attributes:
-        most_bytes: of the log.
-        most_age_s: of entries and snapshots.
+        most_bytes: limit of the log's bytes.
+        most_age_s: limit of the age of entries and snapshots.
 
     Raises:
-        ConfigError: one of them is not positive.
+        ConfigError: a value is not positive.
     """
 
     most_bytes: int = 256 << 20
@@ -99,12 +99,12 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class ScopeStats:
-    """What the store holds of a scope. Minutes are since 1970; 0 = there is none.
+    """Sizes of a scope in the store. Minutes are since 1970; 0 = there is no such entry or snapshot.
 
     Attributes:
-        num_entries: of the log.
-        num_bytes: of the log.
-        num_snapshot_bytes: of the snapshot, and of the one before if it is kept.
+        num_entries: number of entries in the log.
+        num_bytes: bytes of the log.
+        num_snapshot_bytes: bytes of the snapshot, and of the previous one if the store still keeps it.
         oldest_minute: when the oldest entry was published.
         snapshot_minute: when the snapshot was written.
     """
@@ -119,21 +119,22 @@ class ScopeStats:
 class CorpusStore(Protocol):
     """A log of batches per scope, with snapshots. Safe to call from several threads.
 
-    Every call is bounded in time. All raise CorpusError if the store is away, slow, full or damaged. What a
-    store holds may come from anybody who can write to it. So a value of another type, length or form than
-    engines write is taken for none, counted once, and replaced by the next call that writes it.
+    Every call is bounded in time. All raise CorpusError if the store is unreachable, slow, full or damaged.
+    Any program with access to the store may have written to it. A value of a type, length or form that
+    engines never write therefore counts as missing. It is counted once, and the next call that writes there
+    replaces it.
 
     Attributes:
-        window_s: time over which a publisher gathers outputs for one entry.
-        num_foreign: values that no engine wrote, without the entries of logs and parts of snapshots, which
-            the reader counts.
+        window_s: seconds over which a publisher gathers outputs for one entry.
+        num_foreign: number of values that no engine wrote, except entries of logs and parts of snapshots,
+            which the reader counts.
     """
 
     window_s: float
 
     @property
     def num_foreign(self) -> int:
-        """Count the values met that no engine wrote."""
+        """Number of values read so far that no engine wrote."""
 
     def publish(
         self,
@@ -144,22 +145,23 @@ class CorpusStore(Protocol):
         key: bytes = b"",
         is_erasure: bool = False,
     ) -> bool:
-        """Append a batch to the log. The oldest entries beyond the retention are dropped.
+        """Append a batch to the log. Drop the oldest entries beyond the retention.
 
         Args:
             scope: owner of the log.
-            batch: encoded.
-            epoch: that the batch belongs to; None = any.
-            key: the wrapped key that encrypted it. A store that has none takes it over.
-            is_erasure: raise the number of the last erasure (:class:`Marks`) at the same time.
+            batch: an encoded batch.
+            epoch: epoch that the batch belongs to; None = any.
+            key: the wrapped key that encrypted the batch. A store without a key for the scope stores this
+                one.
+            is_erasure: True = also raise the number of the last erasure (:class:`Marks`).
 
         Returns:
-            False if ``epoch`` is not the scope's, so that it was erased since, or if the scope's wrapped key
-            does not begin with ``key``. Nothing is appended then.
+            False, and nothing is appended, if the scope's epoch is not ``epoch`` because it was erased since,
+            or if the scope's wrapped key does not begin with ``key``.
         """
 
     def read(self, scope: Scope, after: Cursor, most_bytes: int) -> list[Entry]:
-        """Return entries after a cursor, the oldest first: at least one if there is any.
+        """Return entries after a cursor, the oldest first: at least one if there are any.
 
         If the cursor's entry has been dropped, the log continues with the oldest one.
         """
@@ -173,85 +175,87 @@ class CorpusStore(Protocol):
     def marks(self, scope: Scope) -> Marks:
         """Return the numbers of the scope's last erasures.
 
-        An epoch is the time in seconds since 1970, or one more than the number before. So no two erasures
-        have the same, even if the store has lost its content between them. Trees from before must be emptied.
+        An epoch is the time of the erasure in seconds since 1970, or the previous epoch plus one. So no two
+        erasures have the same number, even if the store loses its content in between. An engine that reads a
+        new epoch empties its trees.
         """
 
     def mark(self, scope: Scope, erasure: int) -> None:
         """Raise the number of the last erasure of a stage or a person to at least this one."""
 
     def lease(self, scope: Scope, holder: str, ttl_s: float) -> int | None:
-        """Return a fencing number, greater than all before, if the holder may write the snapshot now."""
+        """Take the lease for a holder. Return a fencing number above all before; None if another has it."""
 
     def put_snapshot(self, scope: Scope, fence: int, cursor: Cursor, parts: Iterable[bytes]) -> bool:
-        """Replace the scope's snapshot at once. The replaced one is kept for those that read it now.
+        """Replace the scope's snapshot atomically. The previous one is kept for processes that still read it.
 
         Returns:
-            False if a holder with a greater fence was there, or an erasure.
+            False if the scope was erased, or another holder has got a greater fence.
         """
 
     def snapshot(self, scope: Scope) -> Snapshot | None:
-        """Return the scope's snapshot, if there is one."""
+        """Return the scope's snapshot, or None."""
 
     def erase(self, scope: Scope, epoch: int = 0) -> None:
         """Remove all entries and snapshots of the scope and its wrapped key, and begin a new epoch.
 
         Args:
-            scope: what to erase, whatever it holds.
-            epoch: repeats an erasure of this number, which the store has lost. Nothing happens unless its own
-                number is lower. 0 = a new erasure.
+            scope: the scope to erase; it may be empty.
+            epoch: the number of an erasure that the store has lost, to be repeated. Nothing happens unless
+                the scope's own number is lower. 0 = a new erasure.
         """
 
     def rewrite(
         self, scope: Scope, entries: Iterable[tuple[Cursor, bytes | None]], fence: int | None = None
     ) -> None:
-        """Write the log anew, with other entries in the place of some.
+        """Write the log again, with other entries in the place of some.
 
-        Used to erase a stage or a person. Entries that no engine can have written are left out.
+        Engines use this to erase a stage or a person. Entries that no engine can have written are left out.
 
         Args:
             scope: owner of the log.
-            entries: cursors, rising, with what takes the place of their entries; None = nothing does. Those
-                that have been dropped meanwhile are passed over.
-            fence: of the lease; None = anybody may.
+            entries: rising cursors of entries, each with a new batch, or None to remove the entry. Entries
+                that were dropped meanwhile are ignored.
+            fence: fencing number of the caller's lease; None = no lease is needed.
 
         Raises:
-            CorpusError: another holder of the lease was there meanwhile, or an erasure. Repeat it.
+            CorpusError: the scope was erased, or another process has taken the lease. Call again.
         """
 
     def drop_previous(self, scope: Scope) -> None:
-        """Remove the snapshot before the present one, and the last bytes of what ``rewrite`` replaced."""
+        """Remove the previous snapshot, and the remaining bytes of entries that ``rewrite`` replaced."""
 
     def settle(self, timeout_s: float) -> list[str]:
-        """Make what was erased leave the files of the store for good, as far as that is permitted.
+        """Remove erased data from the store's files, as far as the store permits.
 
         Returns:
-            What could not be done or confirmed, in sentences. Nothing: a crash brings nothing back.
+            One sentence for each step that failed or could not be confirmed. Empty: no crash restores erased
+            data.
         """
 
     def wrapped_key(self, scope: Scope, candidate: bytes | None = None) -> bytes | None:
-        """Return the scope's wrapped data key. If it has none, it becomes the candidate, if there is one."""
+        """Return the scope's wrapped data key. If the scope has none, store the candidate and return it."""
 
     def replace_key(self, scope: Scope, before: bytes, wrapped: bytes) -> bool:
-        """Replace the scope's wrapped key. Return False if it is not ``before``."""
+        """Replace the scope's wrapped key. Return False if the present key is not ``before``."""
 
     def stats(self) -> dict[Scope, ScopeStats]:
         """Return the sizes of all scopes that have outputs."""
 
     def scopes(self) -> list[Scope]:
-        """Return the scopes that have ever had outputs, as far as the store remembers them."""
+        """Return the scopes that have or had outputs, as far as the store remembers them."""
 
     def close(self) -> None:
         """Release connections and files."""
 
 
 def open_store(location: str, retention: Retention | None = None, *, only_reads: bool = False) -> CorpusStore:
-    """Return the store at a place.
+    """Return the store at a location.
 
     Args:
         location: a folder, for the processes of one host; ``redis://`` or ``rediss://`` (TLS) for a fleet.
-        retention: how much to keep of each scope.
-        only_reads: a folder without a corpus is an error, and a damaged file stays where it is.
+        retention: limits on what the store keeps of each scope.
+        only_reads: never write. A folder without a corpus is an error, and a damaged file stays unchanged.
 
     Raises:
         ConfigError: the location is neither, or a package is missing.

@@ -1,4 +1,4 @@
-"""Threads of a corpus: a loop that survives failures, a share of a core, pauses while a store fails."""
+"""Threads of a corpus: a loop that survives errors, a limit of CPU time, and pauses while a store fails."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from collections.abc import Callable
 logger = logging.getLogger("agentspec")
 
 FIRST_PAUSE_S = 0.5
-MOST_PAUSE_S = 8.0  # so that all is as before within ten seconds
+MOST_PAUSE_S = 8.0  # so that calls succeed again within ten seconds
 _LEAST_WAIT_S = 0.002
 
 
 class Worker:
-    """Repeats a step in a thread until it is closed. A step that fails is logged, and repeated after a pause.
+    """Repeats a step in a thread until it is closed. A step that raises is logged and repeated after a pause.
 
     Args:
-        name: of the thread, and of what failed in the log.
-        step: returns soon after ``closing`` is set.
+        name: name of the thread, also used in the log.
+        step: must return soon after ``closing`` is set.
         begin: called in the thread before the first step.
         end: called in the thread after the last step.
-        retry_s: seconds to wait after a failure.
+        retry_s: seconds to wait after an error.
 
     Attributes:
-        closing: set when the thread is to end.
+        closing: set to end the thread.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Worker:
         self._thread.start()
 
     def close(self, timeout_s: float) -> None:
-        """End the thread, and wait for it at most ``timeout_s``."""
+        """End the thread. Wait for it, at most ``timeout_s``."""
         self.closing.set()
         if self.is_alive:
             self._thread.join(timeout_s)
@@ -71,19 +71,19 @@ class Worker:
     def _attempt(self, act: Callable[[], object]) -> bool:
         try:
             act()
-        except Exception:  # serving continues
+        except Exception:  # log the error and continue
             logger.exception("%s: a step failed", self._name)
             return False
         return True
 
 
 class CpuShare:
-    """Keeps a thread's own CPU time below a share of the time that passes. Only that thread uses it.
+    """Keeps a thread's CPU time below a share of the elapsed time. Only that thread may use the object.
 
-    Idle time is not saved up: a burst after it is slowed down as well.
+    An idle period earns no credit: a burst after it is slowed down as well.
 
     Args:
-        share: of one core, above 0; 1 or more never waits.
+        share: share of one core, above 0; 1 or more never waits.
         wait: sleeps for some seconds.
         clock: monotonic seconds.
         cpu_clock: CPU seconds of the calling thread.
@@ -100,21 +100,21 @@ class CpuShare:
         self._wait = wait
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._since_s: float | None = None  # since when the share has been kept
+        self._since_s: float | None = None  # start of the interval in which the share is kept
         self._cpu_since_s = 0.0
         self._free_until_s = 0.0
-        self.cpu_s = 0.0  # used so far
+        self.cpu_s = 0.0  # CPU seconds used so far
 
     def begin(self) -> None:
-        """Begin to measure. The thread has done something else until now."""
+        """Start to measure, leaving out the thread's CPU time until now."""
         self._since_s, self._cpu_since_s = self._clock(), self._cpu_clock()
 
     def free(self, duration_s: float) -> None:
-        """Never wait for some time."""
+        """Set no limit for some seconds."""
         self._free_until_s = self._clock() + duration_s
 
     def pause(self) -> None:
-        """Wait until the work since :meth:`begin` is within the share."""
+        """Wait until the CPU time since :meth:`begin` is within the share."""
         now_s, cpu_s = self._clock(), self._cpu_clock()
         if self._since_s is None:
             return self.begin()
@@ -129,14 +129,14 @@ class CpuShare:
 
 
 class CircuitBreaker:
-    """Opens at a failure, for a pause that doubles with each further one, and closes at a success.
+    """Opens at a failure. The pause doubles with each further failure; a success closes the breaker.
 
     Logs one line per change. Not thread-safe.
 
     Args:
-        what: names in the log what pauses.
+        what: name of the paused activity, for the log.
         clock: monotonic seconds.
-        spread: returns the share of a pause to wait, so that engines do not all return at once.
+        spread: returns a random factor of the pause, so that engines do not all retry at the same time.
     """
 
     def __init__(
