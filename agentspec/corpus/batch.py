@@ -67,7 +67,7 @@ class Output(msgspec.Struct, frozen=True, eq=False, gc=False):  # gc=False: has 
     Attributes:
         stage: key of the stage in the forest, adapter included.
         tokens: int32 ``[n]``, at least one.
-        subject: hash of the person whose data the output may contain; empty if there is none.
+        subject: hash of the person that the output may be about; empty without one.
         uses: number of times that the output occurred.
         minute: end of the output, in minutes since 1970.
         session: hash of the output's session (:func:`agentspec.forest.sessions.session_hash`); empty if

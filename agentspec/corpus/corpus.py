@@ -212,7 +212,7 @@ class Corpus:
         Args:
             stage: key of the stage in the forest.
             token_ids: int32 ``[n]`` or a sequence of integers. The caller must not change it later.
-            subject: hash of the person whose data the output may contain, at most 32 bytes.
+            subject: hash of the person that the output may be about, at most 32 bytes.
             session: the output's session. Engines that continue the session add the output to its tree.
         """
         if 1 <= len(token_ids) <= MOST_OUTPUT_TOKENS:
@@ -286,7 +286,7 @@ def open_corpus(
     trees: SharedTrees,
     stages: Mapping[tuple[str, ...], str] | None = None,
 ) -> Corpus:
-    """Return a corpus whose threads are not started. ``$AGENTSPEC_CORPUS_KEY`` encrypts it.
+    """Return a corpus, with threads that are not started. ``$AGENTSPEC_CORPUS_KEY`` encrypts it.
 
     Args:
         location: a folder or a URL, as in :func:`open_store`.

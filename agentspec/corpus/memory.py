@@ -24,7 +24,7 @@ _REPEAT_S = 60.0  # a repeated tombstone within this time of an erasure belongs 
 
 @dataclass(slots=True)
 class _Names:
-    """Stages and subjects of outputs that the trees hold, but whose tokens are no longer remembered."""
+    """Stages and subjects of outputs that the trees hold and the memory no longer does."""
 
     names: set[bytes | tuple[str, ...]] = field(default_factory=set)
     is_everything: bool = False  # set if there are too many names: every erasure then matches

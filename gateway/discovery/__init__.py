@@ -1,1 +1,1 @@
-"""Discovery of stages for untagged requests, by the text that their prompts have in common."""
+"""Discovery: assigns a stage to untagged requests by the text that their prompts have in common."""

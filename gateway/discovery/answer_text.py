@@ -1,4 +1,4 @@
-"""The text in the first bytes of a response of any of the four APIs: JSON, or server-sent events."""
+"""Reads the text in the first bytes of a response of any of the four APIs: JSON or server-sent events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _DELTAS = ("response.output_text.delta", "response.function_call_arguments.delta
 
 
 def text_of(answer: bytes) -> str:
-    """Return the text of the first choice, with the names and arguments of its calls.
+    """Return the text of the first choice, including names and arguments of tool calls.
 
-    Events may be cut off anywhere, JSON may not. Raises ValueError if the bytes are neither.
+    A stream of events may end anywhere; JSON must be complete. Raises ValueError if the bytes are neither.
     """
     if answer.lstrip()[:1] == b"{":
         return "".join(_of_payload(json.loads(answer)))

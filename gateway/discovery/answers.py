@@ -1,8 +1,9 @@
-"""What the answers of a cluster say about it: answers that begin alike draft each other.
+"""Judges by a cluster's answers whether the cluster mixes two stages.
 
-An answer counts by the digests of the n-grams of its first words, without those that its own prompt has: the
-prompt drafts these anyway, and they are mostly a user's values. The *coverage* of answers by others is the
-share of their n-grams that the others have. No text of an answer is kept.
+Answers of one stage begin alike, so that one answer yields drafts for another. An answer is kept as digests
+of the n-grams of its first words, without n-grams of its own prompt: the prompt yields drafts for these, and
+most are a user's values. The *coverage* of answers by other answers is the share of their n-grams that the
+others have. No text of an answer is kept.
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ HEAD_WORDS = 24
 NUM_GRAM = 3
 MAX_HEAD_CHARS = 2048
 MAX_KEPT = 48
-MAX_SAMPLE_CHARS = 1 << 16  # of masked prompts
-JUDGED_EVERY = 8  # answers of the sample
-THINNED = 4  # of answers is heard when the sample is full
+MAX_SAMPLE_CHARS = 1 << 16  # limit of the sample's masked prompts in all
+JUDGED_EVERY = 8  # the sample is judged each time after this many added answers
+THINNED = 4  # with a full sample, one of this many answers replaces the oldest
 MAX_OF_CONVERSATION = 4
-FEWEST = 8  # answers on each side
+FEWEST = 8  # answers needed on each side of a division
 FEWEST_CONVERSATIONS = 3
-LEAST_OWN = 0.3  # coverage within a stage; with less the answers are too free to judge
+LEAST_OWN = 0.3  # least coverage within a stage; with less, the answers are too diverse to judge
 LEAST_OF_PART = 0.1
-APART_SHARE = 0.2  # of the coverage within; less across is two stages
-MAX_PROMPT_CHARS = 8192  # at each end
+APART_SHARE = 0.2  # two stages if the coverage across is less than this share of the coverage within
+MAX_PROMPT_CHARS = 8192  # kept at each end of a prompt
 _WORD = re.compile(r"\w+|[^\w\s]")
 _PROMPT_FIELDS = ("system", "instructions", "messages", "input", "prompt")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer.
+    """The beginning of an answer, as digests.
 
     Attributes:
         grams: digests of its first n-grams.
@@ -51,7 +52,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, prompt: str, static: str, opening: int, words: str, key: bytes) -> Answer:
-        """Digest the beginning of an answer to ``prompt``. ``static``: what all prompts of the stage have."""
+        """Digest an answer's first words. ``static`` is the common text of the stage's prompts."""
         known = _WORD.findall(prompt)
         own = set(zip(*(known[at:] for at in range(NUM_GRAM)), strict=False))
         names = {word for word in known if not word.islower() and word[0].isalnum()}
@@ -74,20 +75,20 @@ def _digest(gram: tuple[str, ...], key: bytes) -> int:
 
 @dataclass(slots=True)
 class Answers:
-    """A sample of a cluster's answers: the first ones, then one of ``THINNED`` in place of the oldest."""
+    """A sample of a cluster's answers: the first ones; later, one of ``THINNED`` replaces the oldest."""
 
     num_heard: int = 0
     num_taken: int = 0
     kept: list[Answer] = field(default_factory=list)
 
     def wants_next(self, opening: int) -> bool:
-        """Count an answer of a conversation. True if it belongs to the sample."""
+        """Count an answer of a conversation. Return True if the caller has to add it to the sample."""
         self.num_heard += 1
         is_due = len(self.kept) < MAX_KEPT or self.num_heard % THINNED == 0
         return is_due and self._has_room(opening)
 
     def add(self, answer: Answer) -> bool:
-        """Add an answer; True if it is time to judge them all."""
+        """Add an answer. Return True if the sample has to be judged now."""
         if not self._has_room(answer.opening):
             return False
         prompts = {one.words: one.words for one in self.kept}
@@ -105,7 +106,9 @@ class Answers:
         return sum(one.opening == opening for one in self.kept) < MAX_OF_CONVERSATION
 
     def dividing_mark(self, marks_of: Callable[[str], Iterable[Mark]]) -> Mark | None:
-        """Return a mark such that answers to prompts with and without it don't draft each other."""
+        """Return a mark that divides the sample: answers to prompts with and without it have few n-grams in
+        common.
+        """
         kept = [one for one in self.kept if one.words]
         marks = {words: frozenset(marks_of(words)) for words in {one.words for one in kept}}
         counts = Counter(mark for one in kept for mark in marks[one.words])

@@ -10,8 +10,8 @@ from agentspec.gateway.discovery.frames import Frame
 from agentspec.gateway.discovery.templates import Template
 from agentspec.stages import StageKey
 
-NUM_STANDING = 3  # conversations after which a prompt is recurring
-FEWEST_KEPT = 6  # prompts whose common text may be stored: what so many share is no one's value
+NUM_STANDING = 3  # a prompt seen in this many conversations is recurring
+FEWEST_KEPT = 6  # with fewer prompts, their common text may be a single user's data, and is not stored
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +19,8 @@ class Member:
     """One fingerprint and its cluster.
 
     Attributes:
-        num_openings: number of changes of the conversation between successive requests, plus one.
+        num_openings: one plus the number of times that a request was of another conversation than the last
+            one.
     """
 
     digest: bytes
@@ -30,7 +31,7 @@ class Member:
     last_opening: int | None = None
 
     def count(self, opening: int) -> None:
-        """Count one more request, of the conversation identified by ``opening``."""
+        """Count one more request, of the conversation that ``opening`` identifies."""
         self.num_requests += 1
         if opening != self.last_opening:
             self.last_opening = opening
@@ -41,7 +42,7 @@ class Member:
 
     @property
     def is_recurring(self) -> bool:
-        """True if recurring: seen in too many conversations to be an instance of a template."""
+        """True if the prompt was seen in too many conversations to be an instance of a template."""
         return self.is_system and self.num_openings >= NUM_STANDING
 
 
@@ -50,13 +51,14 @@ class Cluster:
     """A set of fingerprints that form one stage.
 
     Attributes:
-        stage: stage of its requests: ``own_stage``, or the one that a user named.
-        is_user_edited: True if merged or split. Only users then change its contents.
-        frames: what its prompts have in common, one for each shape and each cluster that was merged into it.
+        stage: stage of the cluster's requests: ``own_stage``, or the stage that a user named.
+        is_user_edited: True if a user merged or split the cluster. Then only users change its contents.
+        frames: common content of its prompts: one frame per shape, and per cluster that was merged into it.
         text: masked text of its prompts.
         answers: a sample of the answers to its prompts.
         num_saved: number of requests in the file.
-        is_saved: True if the file had the cluster. If it is missing there later, another process removed it.
+        is_saved: True if the file contained the cluster. If the file lacks it later, another process removed
+            it.
     """
 
     id: str
@@ -81,18 +83,18 @@ class Cluster:
 
     @property
     def is_free(self) -> bool:
-        """True if discovery may change it, because no user named, pinned or edited it."""
+        """True if no user has named, pinned or edited it, so that discovery may change it."""
         return not (self.is_named or self.is_pinned or self.is_user_edited)
 
     @property
     def is_recurring(self) -> bool:
-        """True if recurring: it has more than a single prompt of few conversations."""
+        """True if recurring: it holds more than one prompt, or a prompt of many conversations."""
         members = self.members.values()
         return len(members) > 1 or any(member.is_recurring for member in members)
 
     @property
     def is_text_kept(self) -> bool:
-        """True if its text may be stored: what many prompts share, or a prompt that recurs."""
+        """True if its text may be stored, since many prompts share it or the prompt recurs."""
         members = self.members.values()
         return len(members) >= FEWEST_KEPT or (
             len(members) == 1 and any(member.is_recurring for member in members)

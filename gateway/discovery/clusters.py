@@ -2,14 +2,17 @@
 
 This module handles no threads, files or bodies. The rules:
 
-* A new system prompt immediately gets a cluster of its own, and so does a user's text in which turns follow
-  instructions. Its *frame* is what it says apart from values (``units``).
-* A later prompt of the same frame joins the cluster. The frame then shrinks to what both have in common.
-* A prompt with other instructions has another cluster, however much text both share.
-* A short user's text waits until there are enough like it.
-* A cluster is named after its frame. The name may change once or twice while it has few prompts.
-* A cluster whose answers fall apart by something that some of its prompts say becomes two (``answers``).
-* Discovery does not change clusters that users merged or split, and renames none that users named or pinned.
+* A system prompt that matches no cluster gets its own cluster immediately. So does a user's text that
+  consists of instructions followed by turns. The cluster's *frame* is the prompt's content without values
+  (``units``).
+* A later prompt of the same frame joins the cluster. The frame then shrinks to their common content.
+* A prompt with other instructions has another cluster, even if both share much text.
+* A short user's text waits until there are enough similar ones.
+* A cluster is named after its frame. While it has few prompts, its name may change.
+* If the answers of a cluster differ depending on a mark in its prompts, two clusters replace it
+(``answers``).
+* Discovery does not change clusters that users merged or split, and does not rename clusters that users named
+  or pinned.
 """
 
 from __future__ import annotations
@@ -40,17 +43,15 @@ from agentspec.gateway.errors import UnknownClusterError
 from agentspec.stages import StageKey
 
 WIDER_STAGE = "discovered"  # stage of requests without a cluster, and parent of the discovered stages
-MAX_COMPARED = 24  # frames that a new prompt is compared with
+MAX_COMPARED = 24  # limit of frames that a new prompt is compared with
 MAX_WAITING = 128
-FEWEST_ALIKE = 6  # prompts needed to find that what differs is a value, if they hardly differ
-MORE_ALIKE = 12  # additional prompts needed if they have nearly nothing in common
-RECURRING_FACTOR = 4  # on both if the prompts are recurring
-FOREIGN_SHARE = 1 / 3  # of the other frames lack what distinguishes a stage
-CROSSING_SHARE = (
-    0.6  # of what differs is known from another frame: a value that several stages are filled with
-)
-RENAMED_UNTIL = 8  # prompts
-MAX_MEMBERS = 64  # found by digest; further prompts are found by their template
+FEWEST_ALIKE = 6  # similar prompts needed before their differences count as values
+MORE_ALIKE = 12  # additional ones needed for prompts with nearly nothing in common
+RECURRING_FACTOR = 4  # factor of both numbers for recurring prompts
+FOREIGN_SHARE = 1 / 3  # share of the other frames that must lack a unit for it to distinguish a stage
+CROSSING_SHARE = 0.6  # share of one side's differing words that a third frame must contain
+RENAMED_UNTIL = 8  # with more prompts, a cluster keeps its name
+MAX_MEMBERS = 64  # members found by digest; further prompts are found by their template
 MAX_TEXT_CHARS = 2000
 MAX_REFUSED = 64
 IDLE_S = 3600.0
@@ -58,7 +59,7 @@ IDLE_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Users' texts of one frame, too few for a cluster."""
+    """User texts of one frame that are too few for a cluster."""
 
     frame: Frame
     members: dict[bytes, Member]
@@ -66,7 +67,7 @@ class _Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A frame that a new prompt was compared with, and whose it is."""
+    """A frame that a new prompt was compared with, and the owner of the frame."""
 
     fit: Fit
     frame: Frame
@@ -74,19 +75,20 @@ class _Candidate:
 
     @property
     def is_free(self) -> bool:
-        """True if discovery may change its owner."""
+        """True if discovery may change the frame's owner."""
         return isinstance(self.owner, _Waiting) or self.owner.is_free
 
     @property
     def is_recurring(self) -> bool:
-        """True if one of its prompts was seen in two conversations."""
+        """True if one of the owner's prompts was seen in two conversations."""
         return any(member.is_system and member.num_openings > 1 for member in self.owner.members.values())
 
     def is_same(self, others: Sequence[Frame]) -> bool:
         """True if the prompt is of this frame's stage, judged with the frames of other stages.
 
-        What differs may be a value. Then little of it instructs, and what both share is this stage's only; or
-        a third frame has it too, which lacks what both share.
+        The differences between the prompt and the frame may be values. They are, if few of their words
+        instruct and much of the common text is in no other frame; or if a third frame contains most of one
+        side's differing text, but little of the common text.
         """
         if self.fit.is_same or not self.fit.is_enough or not self.fit.num_own:
             return self.fit.is_same
@@ -96,7 +98,7 @@ class _Candidate:
         return any(self._is_crossed(one, own) for one in third for own in (self.fit.extra, self.fit.missing))
 
     def _is_distinct(self, others: Sequence[Frame]) -> bool:
-        """True if much of what both share is unknown to many other frames."""
+        """True if many other frames lack much of the text that the prompt and this frame share."""
         num_enough = max(2, FOREIGN_SHARE * len(others))
         num_words = sum(
             len(unit.words)
@@ -114,7 +116,7 @@ class _Candidate:
 
     @property
     def _shared(self) -> Iterator[Unit]:
-        """Yield the units that both have word for word: a third frame may know others in another form."""
+        """Yield the units that the prompt and the frame share word for word."""
         return (unit for key, unit in self.fit.pairs if unit.weight and unit.key == key)
 
 
@@ -124,10 +126,10 @@ class Clusters:
     Any thread may call :meth:`find` and :meth:`match` while one thread makes changes.
 
     Attributes:
-        version: number that changes whenever the cluster of non-member prompts may change.
+        version: number that changes whenever a prompt without a member may match another cluster than before.
         changed: clusters with unsaved changes.
         gone: ids of removed clusters.
-        refused: templates that users split, and those that answers divided (:meth:`Template.divided`).
+        refused: templates of clusters that users split, or that answers divided (:meth:`Template.divided`).
     """
 
     def __init__(self, tenant: str, max_clusters: int) -> None:
@@ -142,8 +144,8 @@ class Clusters:
         self._members: dict[bytes, Member] = {}
         self._matching: dict[bytes, tuple[tuple[Template, Cluster], ...]] = {}  # by shape
         self._frames: dict[bytes, tuple[tuple[Frame, Cluster], ...]] = {}  # by shape
-        self._waiting: OrderedDict[bytes, _Waiting] = OrderedDict()  # by the first's digest
-        self._shared_keys: set[bytes] = set()  # seeds of names that frames of several clusters have
+        self._waiting: OrderedDict[bytes, _Waiting] = OrderedDict()  # by the digest of the first text
+        self._shared_keys: set[bytes] = set()  # seeds of names that several frames would get
 
     def __iter__(self) -> Iterator[Cluster]:
         return iter(list(self._clusters.values()))
@@ -170,7 +172,7 @@ class Clusters:
         return candidates[scores.index(best)][1] if best else None
 
     def place(self, member: Member, fingerprint: Fingerprint) -> None:
-        """Find or create the cluster of a new prompt, which may have to wait for similar ones."""
+        """Assign a new prompt to a cluster, create one, or let the prompt wait for similar ones."""
         known = self._members.get(member.digest)
         if known is not None:
             member.cluster = known.cluster
@@ -181,9 +183,9 @@ class Clusters:
             self._join(cluster, member)
 
     def hear(self, member: Member, fingerprint: Fingerprint, answer: Callable[[str], Answer]) -> None:
-        """Note an answer to a prompt, made of what all prompts of its stage have in common.
+        """Note an answer to a prompt. ``answer`` digests it, given the common text of the stage's prompts.
 
-        A cluster whose answers fall apart is removed: its prompts have two shapes from now on.
+        If the answers divide the cluster by a mark, the cluster is removed, and its prompts get two shapes.
         """
         cluster = member.cluster
         if cluster is None or not cluster.is_free or len(cluster.frames) != 1:
@@ -197,7 +199,7 @@ class Clusters:
             self.drop(cluster)
 
     def _shape(self, fingerprint: Fingerprint) -> bytes:
-        """Return the shape of a prompt, which depends on the marks by which clusters were divided."""
+        """Return the shape of a prompt. Marks that divided clusters are part of it."""
         shape, text = fingerprint.shape, f" {fingerprint.text} "
         for divided, template in self.refused:
             if divided == shape and template.mark is not None and template.num_words_in(text):
@@ -207,7 +209,7 @@ class Clusters:
         return shape
 
     def name(self, cluster_id: str, path: str | None) -> Cluster:
-        """Assign the cluster's requests to the stage ``path``; None = to its own stage again.
+        """Assign the cluster's requests to the stage ``path``; None restores the cluster's own stage.
 
         Raises:
             StageError: the path is invalid.
@@ -220,14 +222,14 @@ class Clusters:
         return cluster
 
     def pin(self, cluster_id: str, is_pinned: bool) -> Cluster:
-        """Pin or unpin a cluster. Pinned ones are never evicted. Raises UnknownClusterError."""
+        """Pin or unpin a cluster. Pinned clusters are never evicted. Raises UnknownClusterError."""
         cluster = self._known(cluster_id)
         cluster.is_pinned = is_pinned
         self.changed.add(cluster)
         return cluster
 
     def merge(self, cluster_id: str, into: str) -> Cluster:
-        """Merge one cluster into another, which keeps its stage.
+        """Merge one cluster into another. The other keeps its stage.
 
         Raises:
             UnknownClusterError: there is no such cluster.
@@ -243,7 +245,7 @@ class Clusters:
     def split(self, cluster_id: str, digests: Sequence[str] | None = None) -> list[Cluster]:
         """Split a cluster: move every fingerprint to its own cluster, or the given ones to a new cluster.
 
-        The cluster keeps the fingerprint with the most requests, or those that were not given.
+        The cluster keeps the fingerprint with the most requests, or those that ``digests`` does not name.
 
         Raises:
             UnknownClusterError: there is no such cluster.
@@ -268,9 +270,9 @@ class Clusters:
         return [cluster, *parts]
 
     def adopt(self, kept: Mapping[str, Cluster], refused: Sequence[tuple[bytes, Template]]) -> None:
-        """Apply changes that other processes wrote. ``kept`` is all clusters in the file, by id.
+        """Apply changes that other processes wrote. ``kept`` has all clusters of the file, by id.
 
-        Unsaved clusters of this process stay. Edits by users in the file take precedence.
+        Unsaved clusters of this process stay. Users' edits in the file override this process's state.
         """
         divided = [one for one in self.refused if one[1].mark is not None and one not in refused]
         self.refused = [*refused, *divided]
@@ -297,7 +299,7 @@ class Clusters:
             kept.is_pinned,
             kept.is_user_edited,
         )
-        if not (kept.templates or kept.is_user_edited):  # the file may keep no text
+        if not (kept.templates or kept.is_user_edited):  # the file may omit texts
             kept.frames = here.frames
         here.is_saved = True
         is_theirs = kept.is_user_edited or here not in self.changed
@@ -307,7 +309,7 @@ class Clusters:
             self._restore(kept)
 
     def _restore(self, cluster: Cluster) -> None:
-        """Replace the cluster with the same id by a saved one."""
+        """Replace the cluster that has the same id by a saved one."""
         before = self._clusters.pop(cluster.id, None)
         if before is not None:
             self._forget_members(before)
@@ -317,14 +319,14 @@ class Clusters:
         self._index_templates()
 
     def unsave(self) -> None:
-        """Note that nothing is stored any more: all is written again, unless another process has done so."""
+        """Mark all clusters as unsaved, since the store lost its content. The next save writes them again."""
         self.gone.clear()
         for cluster in self:
             cluster.is_saved = False
             self.changed.add(cluster)
 
     def drop(self, cluster: Cluster) -> None:
-        """Remove a cluster. Its prompts count as new ones later."""
+        """Remove a cluster. Its prompts count as new prompts later."""
         del self._clusters[cluster.id]
         self.changed.discard(cluster)
         if cluster.is_saved:
@@ -340,7 +342,7 @@ class Clusters:
             member.cluster = None
 
     def _compared(self, member: Member, fingerprint: Fingerprint) -> Cluster | None:
-        """Return the cluster with the most similar prompts, or a new one; None if the prompt has to wait."""
+        """Return the cluster with the most similar prompts, or a new one; None if the prompt must wait."""
         if self._is_refused(fingerprint):
             return self._begun(fingerprint) if fingerprint.is_system else None
         if any(member.digest in one.members for one in self._waiting.values()):
@@ -363,7 +365,7 @@ class Clusters:
         return None
 
     def _fits(self, prompt: Prompt, shape: bytes) -> list[_Candidate]:
-        """Compare a prompt with the frames of its shape, the most similar ones if there are many."""
+        """Compare a prompt with the frames of its shape, or with the most similar ones if there are many."""
         keys = {unit.key for unit in prompt.units}
         framed: list[tuple[Frame, Cluster | _Waiting]] = [*self._frames.get(shape, ())]
         framed += [(one.frame, one) for one in self._waiting.values() if one.frame.shape == shape]
@@ -393,10 +395,10 @@ class Clusters:
             self._join(cluster, member)
 
     def _siblings(self, prompt: Prompt, fits: Sequence[_Candidate]) -> list[_Candidate]:
-        """Return the prompts that differ from this one in what none of them repeats; empty if too few.
+        """Return prompts that differ from this prompt only in units that no second prompt repeats.
 
-        What differs is then a value, such as a document, however long. Recurring prompts count only in large
-        numbers: few conversations share a value.
+        With enough such prompts, the differing units are values, for example a document of any length.
+        Returns an empty list if there are too few. Recurring prompts are needed in larger numbers.
         """
         near = [one for one in fits if one.fit.is_enough and one.frame.first is not None and one.is_free]
         if not near:
@@ -412,7 +414,7 @@ class Clusters:
     def _united(
         self, siblings: Sequence[_Candidate], member: Member, fingerprint: Fingerprint, prompt: Prompt
     ) -> Cluster | None:
-        """Make one cluster of a prompt and its siblings."""
+        """Create one cluster of a prompt and its siblings."""
         frame = Frame.of(prompt, fingerprint.shape)
         for one in siblings:
             if one.frame.first is not None:
@@ -437,7 +439,7 @@ class Clusters:
     def _refine(
         self, cluster: Cluster, frame: Frame, fit: Fit, prompt: Prompt, fingerprint: Fingerprint
     ) -> Cluster:
-        """Narrow a cluster's frame to what one more prompt has in common with it. Return the cluster."""
+        """Reduce a cluster's frame to the content that one more prompt shares with it. Return the cluster."""
         before = frame.template
         frame.join(prompt, fit)
         if frame.num_prompts <= RENAMED_UNTIL and cluster.is_free:
@@ -452,9 +454,9 @@ class Clusters:
         self._index_templates()
 
     def _renamed(self, cluster: Cluster, frame: Frame, fingerprint: Fingerprint) -> Cluster:
-        """Name a cluster after what its prompts have in common, if that is not what the first one showed.
+        """Rename a cluster after the common content of its prompts, if the name differs from that.
 
-        Return the cluster: another one if that was saved without text.
+        Return the cluster; or another one, which has this name and was saved without text.
         """
         words, seed = self._named(frame, fingerprint)
         name = f"{words}-{seed.hex()[:4]}"
@@ -468,9 +470,9 @@ class Clusters:
         return cluster
 
     def _named(self, frame: Frame, fingerprint: Fingerprint) -> tuple[str, bytes]:
-        """Return the words and the digest that name a frame: from its instructions.
+        """Return the words and the digest that name a frame, taken from its instructions.
 
-        If another cluster has the same ones, both are named after their statements too.
+        If another cluster's instructions give the same name, both names also use their statements.
         """
         words, seed = _named(frame, fingerprint, with_statements=False)
         name = f"{words}-{seed.hex()[:4]}"
@@ -486,7 +488,7 @@ class Clusters:
         )
 
     def _saved_as(self, name: str) -> Cluster | None:
-        """Return the cluster with this name if it was saved without text."""
+        """Return the cluster that has this name and was saved without text, or None."""
         return next(
             (
                 one
@@ -504,7 +506,7 @@ class Clusters:
         )
 
     def _begun(self, fingerprint: Fingerprint, frame: Frame | None = None) -> Cluster | None:
-        """Return the cluster of a first prompt, or create it; None if there is no room."""
+        """Return the cluster of a prompt that is the first of its kind, or create it; None without room."""
         words, seed = (
             (slug((fingerprint.words,)), fingerprint.digest)
             if frame is None
@@ -523,11 +525,11 @@ class Clusters:
         return cluster
 
     def _has_room(self) -> bool:
-        """True if there is room for another cluster, after evicting a little-used one if needed.
+        """True if there is room for another cluster, if necessary after evicting a little-used one.
 
-        The candidates are clusters that are not recurring, else those idle for an hour; the one idle longest
-        is evicted. A stage in use is never evicted for a new one: its tree is worth more, and two stages that
-        evict each other would both lose their trees.
+        Eviction takes a cluster that is not recurring, else one idle for an hour; among these the one idle
+        longest. A new stage never evicts a stage in use, whose tree is worth more: two stages that evict each
+        other would both lose their trees.
         """
         if len(self._clusters) < self._max_clusters:
             return True
@@ -604,7 +606,7 @@ class Clusters:
         members = list(members)
         words = cluster.own_stage.path[-1].rpartition("-")[0]
         seed = members[0].digest
-        if seed.hex()[:12] in self._clusters:  # the split cluster was created from this prompt
+        if seed.hex()[:12] in self._clusters:  # the split cluster got its id from this prompt
             seed = blake2b(seed + cluster.id.encode(), digest_size=16).digest()
         part = self._added(seed, words, "")
         part.is_user_edited = True
@@ -637,7 +639,7 @@ class Clusters:
 
 
 def _named(frame: Frame, fingerprint: Fingerprint, with_statements: bool) -> tuple[str, bytes]:
-    """Return the words and the digest that name a frame."""
+    """Return the words and the digest that name a frame, from its instructions or from its statements too."""
     text = " ".join(frame.key_words(with_statements))
     words = slug((text, *fingerprint.tools, fingerprint.schema))
     return words, blake2b(text.encode("utf-8", "surrogatepass") + frame.shape, digest_size=16).digest()

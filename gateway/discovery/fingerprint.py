@@ -1,7 +1,7 @@
 """Features of a request body that identify its stage: system prompt, tool names and response schema.
 
-Reads the bodies of four APIs: chat, completions, responses and messages (Anthropic's). A malformed body
-raises no error here; it only has no features. Long texts are cut to head and tail, which bounds the time. No
+It reads the bodies of four APIs: chat, completions, responses and messages (Anthropic's). A malformed body
+raises no error, but has no features. Long texts are cut to head and tail, which bounds the time. No
 other module reads features from bodies.
 """
 
@@ -18,10 +18,10 @@ from agentspec.gateway.discovery.masking import joined, masked
 from agentspec.gateway.discovery.naming import roles
 from agentspec.role_names import mask_ids
 
-# parts kept of a text that is longer than both together
+# characters kept at head and tail of a longer text
 HEAD_CHARS = 6144
 TAIL_CHARS = 2048
-# the same for a user's message, which changes more often and so is rarely found in the cache
+# the same for a user's message, which changes more often and so is rarely in the cache
 USER_HEAD_CHARS = 3072
 USER_TAIL_CHARS = 1024
 OPENING_CHARS = 256
@@ -43,11 +43,11 @@ class PromptFeatures:
     """Features of a body that identify its stage.
 
     Attributes:
-        text: system prompt, or without one the first user message; cut.
+        text: the system prompt, or the first user message if there is none; cut.
         is_system: True if ``text`` is the system prompt.
         tools: sorted names of the tools.
         schema: kind, name and field names of the response schema.
-        cue: last line of a user's text, if that is a label (``Thought 3:``).
+        cue: last line of a user's text if the line is a label (``Thought 3:``).
         opening: hash of the beginning of the first user message, which identifies a conversation. Valid in
             this process only.
     """
@@ -70,11 +70,11 @@ class Fingerprint:
 
     Attributes:
         digest: digest of all features.
-        shape: digest of tools, schema, the role named in the text, and the last line of a user's text if
-            that is a label (``Thought 3:``), which states what comes next. Prompts of different shapes are
-            never compared.
-        words: masked text, its words separated by single spaces; line ends are words.
-        text: the same without line ends.
+        shape: digest of tools, schema, the role named in the text, and the last line of a user's text if the
+            line is a label (``Thought 3:``), since it says which kind of answer follows. Prompts of different
+            shapes are never compared.
+        words: masked text with single spaces between words; line ends count as words.
+        text: ``words`` without line ends.
     """
 
     digest: bytes
@@ -87,7 +87,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, features: PromptFeatures, key: bytes) -> Fingerprint:
-        """Compute the fingerprint. The secret ``key`` prevents guessing prompts from their digests."""
+        """Compute the fingerprint. The secret ``key`` keeps others from guessing prompts by their digests."""
         words = masked(features.text)
         text = joined(words)
         tools = tuple(mask_ids(name) for name in features.tools)
@@ -98,7 +98,7 @@ class Fingerprint:
 
 
 def read_features(body: Mapping[str, Any]) -> PromptFeatures | None:
-    """Return the features of a body of any API; None if it has none."""
+    """Return the features of a body of any API; None if the body has no features."""
     texts = _Texts.of(body)
     tools = tuple(sorted(set(islice(_tool_names(body), MAX_NAMES))))
     schema = _schema(body)
@@ -137,7 +137,7 @@ class _Texts:
 
 
 def _first_texts(messages: object) -> tuple[str, str]:
-    """Return the text of the system messages before the first user message, and the text of the latter."""
+    """Return the text of the system messages before the first user message, and of that user message."""
     system: list[str] = []
     for message in messages if isinstance(messages, list) else ():
         if not isinstance(message, dict):
@@ -198,7 +198,7 @@ def _cue(text: str) -> str:
 
 
 def _cut_turns(text: str) -> str:
-    """Cut a user's text. The end counts only if it is no turn of a growing text."""
+    """Cut a user's text. A growing text ends with a turn; its end is left out."""
     last = text.rstrip()[-MAX_CUE_CHARS:].rpartition("\n")[2]
     if _IS_LABELLED(last):
         return text[: USER_HEAD_CHARS + USER_TAIL_CHARS]

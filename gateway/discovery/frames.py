@@ -1,8 +1,8 @@
-"""Frames: what the prompts of one stage have in common, and the comparison of a new prompt with it.
+"""Frames: the common content of the prompts of one stage, and the comparison of a new prompt with it.
 
-A prompt is of a frame's stage unless each has sentences of its own that instruct: a role differs in what it
-is told, and a value (a name, a memory, a document) only fills a place. This module handles units and words,
-not stages or requests.
+A prompt belongs to a frame's stage unless both the prompt and the frame have instructions that the other
+lacks. Different roles have different instructions; values (a name, a memory, a document) only fill places
+in a prompt. This module handles units and words, not stages or requests.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from agentspec.gateway.discovery.templates import SLOT, Mark, Template, blocks, 
 from agentspec.gateway.discovery.units import Unit, assigns_role, is_of_turn, is_variable, units_of, variables
 from agentspec.gateway.discovery.wording import FREQUENT
 
-FEWEST_OWN_WORDS = 1.0  # weighted, in sentences of its own: with fewer, a prompt is no other role
-ENOUGH_OWN_WORDS = 12.0  # with fewer, it is no other role if what it shares is not shared by all
-STATIC_SHARE = 0.75  # of the prompts have a unit that belongs to the frame
+FEWEST_OWN_WORDS = 1.0  # weighted words that the other side lacks: with fewer, a prompt is of the same role
+ENOUGH_OWN_WORDS = 12.0  # with fewer, it is of the same role if other stages lack the common text
+STATIC_SHARE = 0.75  # a unit in this share of the prompts belongs to the frame
 ENOUGH_COMMON_WORDS = 12
-ENOUGH_COMMON_SHARE = 0.4  # of the shorter text, if there are fewer common words
-ALIKE_SHARE = 0.4  # of the words of two units: one unit with other values
-WORDS_PER_CHANGE = 4  # common words of a unit for each value that does not look like one; one needs none
+ENOUGH_COMMON_SHARE = 0.4  # share of the shorter text that must be common if there are fewer common words
+ALIKE_SHARE = 0.4  # share of common words from which two units are one unit with other values
+WORDS_PER_CHANGE = 4  # common words per difference that looks like no value; one difference needs none
 FEWEST_ROLE_WORDS = 5
-INSTRUCTING_SHARE = 0.3  # of a text's words are instructions if it is in English
-STATEMENT_WEIGHT = 0.25  # of a word in a sentence that does not instruct
-FEWEST_FRAME_WORDS = 12  # of instructions, in a user's text that others begin like
-NAMES_SHARE = 0.2  # of the words within sentences; more are capitalised where nouns are
+INSTRUCTING_SHARE = 0.3  # a text is English if this share of its words instructs
+STATEMENT_WEIGHT = 0.25  # weight of a word in a sentence that does not instruct
+FEWEST_FRAME_WORDS = 12  # least number of instructing words in a user's text that may found a cluster
+NAMES_SHARE = 0.2  # share of capitalised words within sentences; in a text with more, nouns are capitalised
 MAX_KNOWN = 512
-MAX_MARKS = 16  # of a prompt
+MAX_MARKS = 16  # limit per prompt
 LABEL_ENDS = (":", ":**")
-MAX_PAIRED = 48  # units compared with each other, on each side
-SETTLED = 64  # prompts after which a frame stays as it is
+MAX_PAIRED = 48  # limit of units compared with each other, on each side
+SETTLED = 64  # after this many prompts a frame no longer changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Prompt:
     """A masked prompt, cut into units.
 
     Attributes:
-        has_names: True if a capitalised word within a sentence is a name, unlike in German.
+        has_names: True if a capitalised word within a sentence is a name; False for German.
     """
 
     words: tuple[str, ...]
@@ -49,10 +49,10 @@ class Prompt:
 
     @classmethod
     def of(cls, masked: str, is_system: bool = True) -> Prompt:
-        """Return the units of a masked text, weighted.
+        """Return the weighted units of a masked text.
 
-        A statement weighs less than an instruction, if the text has instructions, which are known by English
-        words. Without any, or in other languages, each unit counts as one.
+        A statement weighs less than an instruction if the text has instructions, which English words show. In
+        a text without instructions, or in another language, each unit has weight one.
         """
         units = units_of(masked, is_system)
         if sum(len(unit.words) for unit in units if unit.weight) < FEWEST_ROLE_WORDS:
@@ -68,19 +68,19 @@ class Prompt:
 
     @property
     def num_role_words(self) -> int:
-        """Number of words in units that instruct."""
+        """Number of words in instructing units."""
         return sum(len(unit.words) for unit in self.units if unit.weight)
 
     @property
     def is_of_turns(self) -> bool:
-        """True if it begins with instructions of some length, and assigns a role or has turns: an agent's."""
+        """True if the prompt begins with several instructions, and assigns a role or has turns."""
         has_turns = any(map(is_of_turn, self.units)) or (self.units and self.units[-1].is_labelled)
         begins = has_turns or (self.units and assigns_role(self.units[0].words) > 0)
         return bool(begins) and self.num_role_words >= FEWEST_FRAME_WORDS
 
     @property
     def skeleton(self) -> list[str]:
-        """The words without those that look like values, with a mark for each gap."""
+        """The words except those that look like values, with a mark for each gap."""
         values: set[tuple[str, ...]] = {unit.words for unit in self.units if not unit.weight}
         result: list[str] = []
         for unit in self.units:
@@ -95,14 +95,14 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a prompt compares with a frame. Counts only words in units that instruct.
+    """The result of comparing a prompt with a frame. Only words in instructing units count.
 
     Attributes:
-        pairs: keys of the frame's units and the prompt's units that stand for them.
-        missing: weighted number of words by key, of the frame's units that the prompt lacks.
-        extra: the same of the prompt's units that the frame lacks.
-        num_changes: places within paired units where words differ that do not look like values.
-        num_values: places where words differ that do.
+        pairs: keys of the frame's units, each with the prompt's unit that corresponds to it.
+        missing: weighted number of words of the frame's units that the prompt lacks, by key.
+        extra: weighted number of words of the prompt's units that the frame lacks, by key.
+        num_changes: number of places within pairs where differing words do not look like values.
+        num_values: number of places within pairs where differing words look like values.
     """
 
     num_common: int
@@ -114,7 +114,7 @@ class Fit:
 
     @property
     def is_enough(self) -> bool:
-        """True if they have enough in common to be of one stage, or of stages with a common part."""
+        """True if prompt and frame share enough to be of one stage, or of stages with a common part."""
         shorter = self.num_common + min(self.num_missing, self.num_extra)
         return self.num_common >= ENOUGH_COMMON_WORDS or self.num_common >= max(
             ENOUGH_COMMON_SHARE * shorter, 2
@@ -124,7 +124,7 @@ class Fit:
     def is_same(self) -> bool:
         """True if the prompt is of the frame's stage.
 
-        Of two short prompts that differ in nothing else, a few words are enough to state another task.
+        Two short prompts that differ only in words that do not look like values are of different stages.
         """
         is_short = self.num_common < ENOUGH_COMMON_WORDS
         is_changed = is_short and self.num_changes > 0 and not self.num_values
@@ -132,22 +132,22 @@ class Fit:
 
     @property
     def num_own(self) -> float:
-        """Weighted number of words that each of both has and the other lacks."""
+        """Weighted number of words that only one side has; of both sides, the smaller number."""
         return min(self.num_missing, self.num_extra)
 
     @property
     def num_missing(self) -> float:
-        """Weighted number of words that the prompt lacks."""
+        """Weighted number of words that only the frame has."""
         return sum(self.missing.values())
 
     @property
     def num_extra(self) -> float:
-        """Weighted number of words that the frame lacks."""
+        """Weighted number of words that only the prompt has."""
         return sum(self.extra.values())
 
     @property
     def score(self) -> float:
-        """The higher, the better the prompt fits."""
+        """A higher score means a better match."""
         return 2 * self.num_common - self.num_missing - self.num_extra
 
 
@@ -165,13 +165,13 @@ class _Known:
 
 @dataclass(slots=True)
 class Frame:
-    """What the prompts of one stage and shape have in common.
+    """The common content of the prompts of one stage and shape.
 
     Attributes:
-        template: by which other prompts are recognised; None if they have too little in common.
-        common: words that all have, with marks for the gaps.
-        first: the only prompt so far.
-        num_prompts: prompts that were compared, up to ``SETTLED``, after which the frame stays as it is.
+        template: recognises further prompts; None if the prompts have too little in common.
+        common: words that all prompts have, with marks for the gaps.
+        first: the first prompt, while it is the only one.
+        num_prompts: number of compared prompts, up to ``SETTLED``; after that the frame does not change.
     """
 
     shape: bytes
@@ -208,7 +208,7 @@ class Frame:
         return sum(len(one.words) for one in self._static() if one.weight)
 
     def key_words(self, with_statements: bool) -> list[str]:
-        """Return the words that name the frame: of units that all prompts have, without possible values."""
+        """Return the words that name the frame: words of common units that can't be values."""
         units = [one for one in self._static() if one.weight] or list(self._static())
         if not with_statements:
             units = [one for one in units if one.instructs] or units
@@ -222,21 +222,22 @@ class Frame:
 
     @property
     def text(self) -> str:
-        """What all prompts have."""
+        """The text that all prompts have."""
         stored = self.template.runs if self.template else ()
         return joined(" ".join(self.common or (run.strip(" ") for run in stored)))
 
     def marks(self, masked: str) -> list[Mark]:
-        """Return what a prompt has and not all others: labels, and three words within an instruction.
+        """Return text that this prompt has and some others lack: labels, and three words within an
+        instruction.
 
-        None of the words looks like a value.
+        No word of a mark looks like a value.
         """
         static = f" {self.text} "
         found: Counter[str] = Counter()
         for unit in Prompt.of(masked).units:
             found.update(_needles(unit, self.has_names))
         rare = [mark for mark in found.items() if static.count(mark[0]) < mark[1]]
-        rare.sort(key=lambda mark: not mark[0].endswith(": "))  # labels are fewer
+        rare.sort(key=lambda mark: not mark[0].endswith(": "))  # labels first: there are fewer of them
         return rare[:MAX_MARKS]
 
     def compare(self, prompt: Prompt) -> Fit:
@@ -265,7 +266,7 @@ class Frame:
         return key in self._units()
 
     def join(self, prompt: Prompt, fit: Fit) -> None:
-        """Note one more prompt of this stage."""
+        """Add one more prompt of this stage to the frame."""
         if self.num_prompts >= SETTLED:
             return
         self.num_prompts += 1
@@ -290,7 +291,7 @@ class Frame:
                     self._known[unit.key] = _Known.of(unit)
 
     def _units(self) -> dict[str, _Known]:
-        """Return the known units; those of a stored template are cut when they are first needed."""
+        """Return the known units. The units of a stored template are made at the first call."""
         if not self._known and self.template is not None:
             for unit in Prompt.of(" ".join(run.strip(" ") for run in self.template.runs)).units:
                 self._known.setdefault(unit.key, _Known(unit.words, unit.weight, unit.instructs, SETTLED))
@@ -320,12 +321,12 @@ def _has_names(units: Sequence[Unit]) -> bool:
 
 
 def pairs_of(fit: Fit) -> Iterable[tuple[str, Unit]]:
-    """Return each key once."""
+    """Return the pairs of a comparison, one per key."""
     return dict(fit.pairs).items()
 
 
 def _alike(lacking: dict[str, _Known], others: Sequence[Unit], has_names: bool) -> list[tuple[str, Unit]]:
-    """Pair units that are one unit with other values, the most similar ones first."""
+    """Pair units that differ only in values, the most similar ones first."""
     others = others[:MAX_PAIRED]
     places_of: dict[str, list[int]] = {}
     for at, unit in enumerate(others):
@@ -350,7 +351,7 @@ def _alike(lacking: dict[str, _Known], others: Sequence[Unit], has_names: bool) 
 
 
 def _similarity(one: Sequence[str], other: Sequence[str], has_names: bool) -> float:
-    """Return the share of common words of the shorter unit; 0 if more than a value or two differs."""
+    """Return the share of common words in the shorter unit; 0 if more than a value or two differ."""
     if len(set(one).intersection(other)) < ALIKE_SHARE * min(len(set(one)), len(set(other))):
         return 0.0
     common = [word for begin, end, _ in blocks(one, other) for word in one[begin:end]]
@@ -359,7 +360,7 @@ def _similarity(one: Sequence[str], other: Sequence[str], has_names: bool) -> fl
         return 0.0
     changes = _changes(one, other, has_names)
     if (one[0] not in (other[0], SLOT) and changes[0]) or _is_other_role(one, other):
-        return 0.0  # what begins a sentence is no value
+        return 0.0  # the first word of a sentence is never a value
     return len(common) / num_words if sum(changes) <= max(1, len(common) // WORDS_PER_CHANGE) else 0.0
 
 
@@ -372,7 +373,7 @@ def _is_other_role(one: Sequence[str], other: Sequence[str]) -> bool:
 
 
 def _changes(one: Sequence[str], other: Sequence[str], has_names: bool) -> list[bool]:
-    """Return for each place where the words differ if they do not look like values. A mark has any words."""
+    """Return one flag per place with differing words: True if they do not look like values."""
     result, left, right = [], 0, 0
     for begin, end, offset in (*blocks(one, other), (len(one), len(one), len(other) - len(one))):
         before, after = one[left:begin], other[right : begin + offset]

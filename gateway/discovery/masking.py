@@ -1,8 +1,8 @@
 """Masking of numbers, ids, dates, paths and addresses, which change from request to request.
 
-Each is replaced by a mark, so that prompts that differ only in such details become the same text. Free text
+A mark replaces each of them, so that prompts that differ only in such details become the same text. Free text
 in slots (names, tasks, documents) is not masked: ``templates`` finds slots by comparison. Quoted text stays,
-since a role may be quoted. Time is linear in the text: no pattern backtracks.
+since a role may be quoted. The time is linear in the text's length: no pattern backtracks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _words(text: str) -> list[str]:
 
 def mask_word(word: str) -> str:
     """Return a word (without white space) or the mark that replaces it."""
-    if len(word) > MAX_WORD_CHARS and word.isascii():  # too long for a word
+    if len(word) > MAX_WORD_CHARS and word.isascii():  # no natural word is that long
         return "<data>"
     if word.isalpha():
         return "<day>" if word in _DAYS_AND_MONTHS else word

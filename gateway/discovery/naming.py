@@ -1,7 +1,7 @@
 """Names for discovered stages: a few words on the topic of the prompt, and a short digest.
 
-Names appear in metrics and headers, where the contents of a prompt's slots must not leak. For the first
-prompt of a kind the slots are still unknown. So names contain only words of the lists below: actions of
+Names appear in metrics and headers and must not leak the contents of a prompt's slots. With only the first
+prompt of a kind, the slots are not known yet. So a name contains only words of the lists below: actions of
 agents and their objects.
 """
 
@@ -34,7 +34,7 @@ repository request research researcher response retail review reviewer router ru
 sentiment shell sql sqlite story student style summary support table task teacher telecom terminal test
 ticket title tool topic translator travel tutor tweet user verifier vote web website weather workflow writer
 """.split()
-# roles of agents in a workflow; without occupations of people, which may be a prompt's topic, and "agent"
+# roles of agents in a workflow; no occupations of people, which may be a prompt's topic, and no "agent"
 _ROLES = frozenset(
     """
 analyst architect auditor classifier coder coordinator corrector critic debater debugger designer developer
@@ -70,7 +70,7 @@ def is_action(word: str) -> bool:
 
 
 def roles(words: str) -> tuple[str, ...]:
-    """Return the roles that a masked prompt assigns first: ``planner`` for ``You are the planner``.
+    """Return the roles that a masked prompt assigns: ``planner`` for ``You are the planner``.
 
     Prompts with different roles belong to different stages, however similar they are.
     """
@@ -91,7 +91,7 @@ def _places(phrase: str, text: str) -> Iterator[int]:
 def _phrase(text: str, place: int) -> Iterator[str]:
     """Yield the next few words, up to a punctuation mark or a word that begins a new phrase.
 
-    None for ``You are helping ...``: what follows is whom the agent talks to.
+    Yields nothing for ``You are helping ...``, since the next words name the agent's user.
     """
     for at, word in enumerate(text[place : place + MAX_ROLE_CHARS].split()[:MAX_ROLE_WORDS]):
         if word in _NEW_PHRASE or (at == 0 and word.endswith("ing")):

@@ -1,7 +1,7 @@
 """Discovered stages in a Redis or Valkey server, so that gateways of several machines share them.
 
-Contains what the file contains (``sqlite_store``). Per tenant there is a hash: a document per cluster, and
-apart from it its number of requests and the time of the last one, which every gateway adds to.
+It stores the same data as the file (``sqlite_store``). Per tenant a hash has one document per cluster. Number
+of requests and time of the last request are separate fields, which every gateway increases.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ with needed("corpus"):
 CONNECT_TIMEOUT_S = 0.5
 CALL_TIMEOUT_S = 2.0
 BUSY_TIMEOUT_S = 2.0
-_LOCK_MS = 5_000  # longer than a transaction takes: a gateway that died holds no lock for longer
+_LOCK_MS = 5_000  # longer than a transaction; a lock of a crashed gateway expires after it
 _POLL_S = 0.01
-_PREFIX = "agentspec:{gateway}:discovery:"  # the braces put all of it on one node of a cluster
+_PREFIX = "agentspec:{gateway}:discovery:"  # the braces place all keys on one node of a cluster
 _KEY, _EPOCH, _LOCK, _VERSION, _TENANTS = (
     _PREFIX + name for name in ("key", "epoch", "lock", "version", "tenants")
 )
@@ -67,9 +67,10 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class RedisDiscoveryStore:
-    """A :class:`~agentspec.gateway.discovery.stored.DiscoveryStore` in a server.
+    """A :class:`~agentspec.gateway.discovery.stored.DiscoveryStore` in a Redis or Valkey server.
 
-    A server that is away when the gateway starts is not used until the next start: its key is not known.
+    If the server can't be reached when the gateway starts, the gateway does not use it until its next start,
+    since the digests' key is not known.
 
     Args:
         url: ``redis://USER:PASSWORD@HOST:PORT/DB``, ``rediss://`` for TLS, with redis-py's options.
@@ -85,9 +86,9 @@ class RedisDiscoveryStore:
         self._epoch: bytes | None = None  # changes when the server loses its content
         self._shown = without_password(url)
         self._keeps_text = keeps_text
-        self._token: str | None = None  # of the lock that this gateway holds
+        self._token: str | None = None  # token of the lock that this gateway holds
         self._seen_version = -1
-        self._refused: dict[str, str] = {}  # as stored, by tenant
+        self._refused: dict[str, str] = {}  # by tenant, as the server stores them
         self._has_failed = False
         try:
             self._client: Any = redis.Redis.from_url(
@@ -105,7 +106,7 @@ class RedisDiscoveryStore:
             self.key = key
 
     def begin(self) -> None:
-        """Begin a transaction, which locks out other writers."""
+        """Begin a transaction. Until it ends, other writers wait."""
         if self.key is None or self._token is not None:
             return
         self.has_lost = False
@@ -124,7 +125,7 @@ class RedisDiscoveryStore:
             self._token = token
 
     def _ensured_key(self, key: bytes) -> bytes | None:
-        """Write the key if there is none. Return the epoch, which began when a key was written."""
+        """Write the key if the server has none. Return the epoch, which began when the key was written."""
         if self._client.setnx(_KEY, key):
             self._client.set(_EPOCH, secrets.token_hex(8))
         epoch: bytes | None = self._client.get(_EPOCH)
@@ -182,7 +183,7 @@ class RedisDiscoveryStore:
         try:
             yield
         except (redis.RedisError, ValueError, KeyError) as error:
-            self._token = None  # the lock ends by itself
+            self._token = None  # the lock expires without a release
             if not self._has_failed:
                 self._has_failed = True
                 logger.warning("discovered stages can't be saved to %s for now: %s", self._shown, error)

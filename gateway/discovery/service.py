@@ -1,9 +1,9 @@
-"""Discovery of stages for requests without a tag, by the text that their prompts have in common.
+"""The discovery service: finds the stage of a request without a tag, by its prompt.
 
-The hot path looks up the digest of the raw prompt, then that of the masked prompt, then a matching template.
-A prompt without a match gets the stage ``discovered``, and a background thread clusters it. The same thread
-looks at a sample of the answers, which may divide a cluster (``answers``). Requests of a cluster get the
-stage ``discovered/<name>``, or the one that a user named.
+The hot path looks up the digest of the raw prompt, then the digest of the masked prompt, then a matching
+template. A prompt without a match gets the stage ``discovered``, and a background thread clusters it. The
+same thread judges a sample of the answers, which may divide a cluster (``answers``). Requests of a cluster
+get the stage ``discovered/<name>``, or the stage that a user named.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from agentspec.stages import StageKey
 
 MAX_RECENT = 4096  # cached raw prompts per tenant
 MAX_WAITING = 1024
-SAVE_EVERY_S = 5.0  # between two saves of counts; new clusters are saved at once
-MAX_WAITING_ANSWERS = 16  # each holds a request and the beginning of its answer, and delays new prompts
+SAVE_EVERY_S = 5.0  # seconds between two saves of counts; new clusters are saved immediately
+MAX_WAITING_ANSWERS = 16  # each keeps a request and the first bytes of its response
 MAX_ANSWER_BYTES = 1 << 14
-MAX_BODY_BYTES = 1 << 18  # of a request whose answer is heard
-ASK_AGAIN = 16  # requests of an unclustered prompt after which clustering is tried again: room may be free
-# without a file, a fixed key gives the same names in every process; no digests are stored that need a secret
+MAX_BODY_BYTES = 1 << 18  # a larger request body's answer is not sampled
+ASK_AGAIN = 16  # clustering of an unclustered prompt is tried again after this many requests
+# without a file, a fixed key gives the same names in every process; no stored digest needs a secret then
 _SHARED_KEY = b"agentspec"
 
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ class _Tenant:
     def recall(self, raw: bytes) -> Member | None:
         """Return the cached member of a raw prompt, or None."""
         with self._lock:
-            if self._version != self.clusters.version:  # clusters of cached members may have changed
+            if self._version != self.clusters.version:  # the cached members may have other clusters now
                 self._version = self.clusters.version
                 self.recent.clear()
             member = self.recent.get(raw)
@@ -72,7 +72,7 @@ class _Tenant:
 
 
 class Listener:
-    """Receives the bytes of an answer as they pass, and keeps the first ones."""
+    """Receives the bytes of a response while they pass, and keeps the first ones."""
 
     __slots__ = ("body", "features", "here", "kept", "member", "num_bytes")
 
@@ -91,10 +91,10 @@ class Listener:
 
 
 class Discovery:
-    """Stage discovery for requests without a stage. Thread-safe; starts its own thread on demand.
+    """Finds the stage of requests without a tag. Thread-safe; starts its thread when it is first needed.
 
     Args:
-        store: where stages are kept; None = in the file of the settings.
+        store: keeps the stages; None = the file named in the settings.
         in_background: False to leave clustering to :meth:`catch_up`.
 
     Raises:
@@ -113,14 +113,14 @@ class Discovery:
         self._raw_key = os.urandom(32)
         self._key = self._store.key or _SHARED_KEY
         self._tenants: dict[str, _Tenant] = {}
-        self._changing = threading.Lock()  # clusters and store; never held by the hot path
+        self._changing = threading.Lock()  # guards clusters and store; the hot path never takes it
         self._waiting: Queue[Callable[[], object] | None] = Queue(MAX_WAITING)
         self._last: tuple[_Tenant, Member, PromptFeatures, Mapping[str, Any]] | None = None
         self._has_ended = threading.Event()
         self._starting = threading.Lock()
         self._in_background = in_background
         self._thread: threading.Thread | None = None
-        self.save()  # reads what the file holds
+        self.save()  # also reads the content of the file
 
     def stage_of(self, tenant: str, body: Mapping[str, Any]) -> StageKey | None:
         """Return the stage of a body; None if the body has no prompt features."""
@@ -140,9 +140,10 @@ class Discovery:
         return cluster.stage
 
     def listener(self, body: Mapping[str, Any], num_bytes: int) -> Listener | None:
-        """Return a listener for the answer to a body of ``num_bytes``; None if the stage needs no more.
+        """Return a listener for the response to a body of ``num_bytes``; None if the sample needs no answer
+        of it.
 
-        Call it directly after :meth:`stage_of`, in the same thread.
+        Call this method directly after :meth:`stage_of`, in the same thread.
         """
         last, self._last = self._last, None
         if last is None or last[3] is not body or num_bytes > MAX_BODY_BYTES:
@@ -151,14 +152,14 @@ class Discovery:
         return Listener(*last) if cluster is not None and cluster.answers.wants_next(opening) else None
 
     def hear(self, listener: Listener) -> None:
-        """Note an answer that the client received as a whole. Never blocks: without room it is left out."""
+        """Queue a response that the client received completely. Never blocks: a full queue drops it."""
         if self._waiting.qsize() < MAX_WAITING_ANSWERS:
             self._submit(partial(self._hear, listener))
 
     def _hear(self, listener: Listener) -> None:
         try:
             text = text_of(b"".join(listener.kept))
-        except (ValueError, RecursionError):  # its beginning alone is no JSON, or it is no answer
+        except (ValueError, RecursionError):  # incomplete JSON, or the response has no text
             return
         if not text:
             return
@@ -181,7 +182,7 @@ class Discovery:
         return self._change(found)
 
     def name(self, tenant: str, cluster_id: str, path: str | None) -> Cluster:
-        """See :meth:`Clusters.name`. This and the next methods save before they return."""
+        """See :meth:`Clusters.name`. This method and the next ones save before they return."""
         return self._change(lambda: self._met(tenant).clusters.name(cluster_id, path))
 
     def pin(self, tenant: str, cluster_id: str, is_pinned: bool) -> Cluster:
@@ -197,27 +198,27 @@ class Discovery:
         return self._change(lambda: self._met(tenant).clusters.split(cluster_id, digests))
 
     def catch_up(self) -> None:
-        """Cluster all waiting prompts now, and save."""
+        """Cluster all waiting prompts now, and save the result."""
         while self._place_next(timeout_s=0):
             pass
         self.save()
 
     def save(self, *, with_counts: bool = True) -> None:
-        """Write changes to the file, and read those of other processes."""
+        """Write changes to the store, and read the changes of other processes."""
         self._change(lambda: None, with_counts=with_counts)
 
     def close(self) -> None:
-        """Stop the thread, save, and close the file. Must be the last call; repeated calls do nothing."""
+        """Stop the thread, save, and close the store. No other call may follow; repeated calls do nothing."""
         self._has_ended.set()
         if self._thread is not None:
             with suppress(Full):
-                self._waiting.put_nowait(None)  # wakes it
+                self._waiting.put_nowait(None)  # wakes the thread
             self._thread.join()
         self.save()
         self._store.close()
 
     def _change(self, work: Callable[[], Result], *, with_counts: bool = True) -> Result:
-        """Run ``work`` on the clusters as they are in the file, which is locked for other writers."""
+        """Read the store, run ``work`` on the clusters, and write them. Other writers are locked out."""
         with self._changing:
             self._store.begin()
             if self._store.has_lost:
@@ -249,11 +250,11 @@ class Discovery:
                     self.save(with_counts=False)
                 busy_s = time.thread_time() - begun_s
                 self._has_ended.wait(busy_s / self._settings.cpu_share - busy_s)
-            except Exception as error:  # its text is not logged: it may contain a prompt
+            except Exception as error:  # the error's text may contain a prompt, so the log has only its type
                 logger.error("a stage could not be discovered: %s", type(error).__name__)
 
     def _place_next(self, timeout_s: float) -> bool:
-        """Place the prompt or note the answer that has waited longest; False if none arrived in time."""
+        """Process the prompt or answer that has waited longest. Return False if none arrived in time."""
         try:
             waiting = self._waiting.get(block=timeout_s > 0, timeout=timeout_s or None)
         except Empty:
@@ -267,7 +268,7 @@ class Discovery:
             self._waiting.task_done()
 
     def _recognised(self, here: _Tenant, raw: bytes, features: PromptFeatures) -> Member:
-        """Return the member of a prompt that is not cached, by its masked form or by a template."""
+        """Return the member of a prompt that is not cached, found by its masked form or by a template."""
         fingerprint = Fingerprint.of(features, self._key)
         member = here.clusters.find(fingerprint.digest)
         if member is None:

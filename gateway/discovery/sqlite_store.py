@@ -1,8 +1,8 @@
 """The file of discovered stages: an SQLite database, so that several gateways can share it safely.
 
-Contains keyed digests, stages, counts, and templates (masked text, which can be left out). Contains no
-prompts and no keys of clients. If the file can't be written, for instance on a full disk, that is logged
-once. The clusters then stay in memory, and are saved when writing works again.
+The file contains keyed digests, stages, counts, and templates (masked text, optional). It contains no
+prompts and no clients' keys. If the file can't be written, for example on a full disk, the store logs this
+once. The clusters then stay in memory, and are saved when a write succeeds again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentspec.stages import StageKey
 
 VERSION = 1
 BUSY_TIMEOUT_S = 2.0
-REFUSED = ""  # replaces a cluster's id for templates that users split
+REFUSED = ""  # in the place of a cluster's id, for refused templates
 _TABLES = """
 create table if not exists facts (name text primary key, value) without rowid;
 create table if not exists clusters (
@@ -45,15 +45,16 @@ logger = logging.getLogger("agentspec.gateway")
 
 
 class SqliteDiscoveryStore:
-    """A :class:`~agentspec.gateway.discovery.stored.DiscoveryStore` in a file. None = it does nothing.
+    """A :class:`~agentspec.gateway.discovery.stored.DiscoveryStore` in a file. Without a path it stores
+    nothing.
 
     Raises:
-        ConfigError: the file has another format, or it can't be opened.
+        ConfigError: the file has another format or can't be opened.
     """
 
     def __init__(self, path: Path | None, *, keeps_text: bool = True) -> None:
         self.key: bytes | None = None
-        self.has_lost = False  # a file does not lose its content while it is open
+        self.has_lost = False  # an open file does not lose its content
         self._path = path
         self._keeps_text = keeps_text
         self._has_failed = self._is_open = False
@@ -63,7 +64,7 @@ class SqliteDiscoveryStore:
             self._open(path)
 
     def begin(self) -> None:
-        """Begin a transaction, which locks out other writers."""
+        """Begin a transaction. Until it ends, other writers wait."""
         if self._file is None or self._is_open:
             return
         try:

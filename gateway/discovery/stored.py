@@ -1,4 +1,4 @@
-"""What is stored of a tenant's discovered stages, apart from the place where it is stored."""
+"""The stored form of a tenant's discovered stages, and the interface of a store."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class StoredTenant:
 
 
 class DiscoveryStore(Protocol):
-    """A place of discovered stages that several gateways share. Not thread-safe.
+    """Keeps discovered stages for several gateways. Not thread-safe.
 
     Call :meth:`begin`, :meth:`news`, then :meth:`commit` or :meth:`rollback`. Other writers are locked out
-    in between. A failure is logged once; what is not saved stays marked as such.
+    in between. A failure is logged once, and unsaved changes stay marked as unsaved.
 
     Attributes:
-        key: secret key of the digests; None without a place.
-        has_lost: True if the place was found without its content at the last :meth:`begin`.
+        key: secret key of the digests; None if nothing is stored.
+        has_lost: True if the store was empty at the last :meth:`begin`, although it had content before.
     """
 
     key: bytes | None
     has_lost: bool
 
     def begin(self) -> None:
-        """Begin a transaction, which locks out other writers."""
+        """Begin a transaction. Until it ends, other writers wait."""
 
     def news(self) -> dict[str, StoredTenant] | None:
         """Read everything, by tenant; None if no other process wrote since the last call."""
@@ -46,11 +46,11 @@ class DiscoveryStore(Protocol):
         """End the transaction without changes."""
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file or the connections."""
 
 
 def changed_in(clusters: Clusters, with_counts: bool) -> dict[Cluster, int]:
-    """Return the clusters to be written, with their present request counts, which may grow meanwhile."""
+    """Return the clusters to write, with their present request counts, which may grow during the write."""
     return {
         cluster: cluster.num_requests
         for cluster in clusters

@@ -1,7 +1,7 @@
-"""Templates: the words that a group of prompts has in common, and their detection in other prompts.
+"""Templates: the words that a group of prompts has in common, and the search for them in other prompts.
 
-This module handles words only, not stages or requests. Prompts are compared by anchors, which are words that
-occur once in both. A comparison takes O(n log n) for any n words. A slot is the text between common words.
+This module handles words, not stages or requests. Prompts are compared by anchors: words that occur once in
+both. A comparison takes O(n log n) for any n words. A slot is the text between common words.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from agentspec.gateway.discovery.masking import LINE, PARAGRAPH, joined
 
-Mark = tuple[str, int]  # a text in masked prompts, with spaces at both ends, and how often it occurs at least
+Mark = tuple[str, int]  # a text with spaces at both ends, and its least number of occurrences
 SLOT = "<...>"
 MIN_WORDS = 3
-MIN_WORDS_OF_LONG = 12  # this many common words are never a coincidence, however long the slots
-MIN_SHARE = 0.4  # with fewer common words, their least share of the text
+MIN_WORDS_OF_LONG = 12  # this many common words are no coincidence, even with long slots
+MIN_SHARE = 0.4  # with fewer common words: their least share of the text
 MIN_MATCH = 0.8
-MIN_RUN = 3  # in a template of many words, shorter runs are a coincidence
-MAX_RUNS = 32  # each is searched for in every new prompt
+MIN_RUN = 3  # in a template of many words, a shorter run is a coincidence
+MAX_RUNS = 32  # limit, since each new prompt is searched for every run
 
 Words = Sequence[str]
 
@@ -29,10 +29,11 @@ class Template:
     """Runs of words that similar prompts have in common, in order.
 
     Attributes:
-        runs: runs with a space at both ends, as they are searched for in a text with such spaces.
+        runs: the runs, each with a space at both ends, for the search in a text with such spaces.
         num_words: number of words in all runs.
-        least_share: share of common words in the longest founder. A prompt with less than half of it does
-            not match. Negative in a :meth:`divided` template: how often its last run, the mark, occurs.
+        least_share: share of common words in the longest first prompt. A prompt with less than half of this
+            share does not match. Negative in a :meth:`divided` template: minus the number of occurrences of
+            its last run, which is the mark.
     """
 
     runs: tuple[str, ...]
@@ -42,15 +43,15 @@ class Template:
     searched: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Prepare the runs for the search: line ends do not count."""
+        """Prepare the runs for the search, without line ends."""
         runs = self.runs if self.mark is None else self.runs[:-1]
         object.__setattr__(self, "searched", tuple(f" {joined(run).strip()} " for run in runs))
 
     @classmethod
     def of_common(cls, common: Sequence[str], longest: int) -> Template | None:
-        """Return the template of texts with these words in common, with marks for the gaps.
+        """Return the template of texts with these common words, which have marks for the gaps.
 
-        None if that is too little. ``longest`` is the number of words of the longest text.
+        Returns None if the words are too few. ``longest`` is the number of words of the longest text.
         """
         runs = _runs(common)
         if sum(map(_num_words, runs)) >= 8 * MIN_RUN:
@@ -67,13 +68,13 @@ class Template:
         )
 
     def divided(self, mark: Mark) -> Template:
-        """Return the template of prompts that are of two stages: with and without ``mark``."""
+        """Return the template of prompts that ``mark`` divides into two stages."""
         needle, count = mark
         return Template((*self.runs, needle), self.num_words, -float(count))
 
     @property
     def mark(self) -> Mark | None:
-        """What tells the stages of such prompts apart; None if all are of one."""
+        """The mark that divides the template's prompts into two stages; None if they are of one stage."""
         return (self.runs[-1], int(-self.least_share)) if self.least_share < 0 else None
 
     @property
@@ -84,21 +85,21 @@ class Template:
     def num_words_in(self, text: str) -> int:
         """Return the number of the template's words in ``text``; 0 without a match. O(len(text)) per run.
 
-        ``text`` has a space at both ends, and no line ends. The runs must occur in order. A few short ones
-        may be missing, since the first texts may have had some in common by chance.
+        ``text`` has a space at both ends, and no line ends. The runs must occur in order. A few short runs
+        may be missing, since the first texts may have shared them by chance.
         """
         place, found = 0, self.num_words
         for run in self.searched:
             at = text.find(run, place)
             if at >= 0:
-                place = at + len(run) - 1  # the last space may be the first of the next run
+                place = at + len(run) - 1  # the last space may also be the first one of the next run
                 continue
             num_words = run.count(" ") - 1
             found -= num_words
             if num_words >= MIN_RUN or found < MIN_MATCH * self.num_words:
                 return 0
         if self.num_words < MIN_WORDS_OF_LONG and 2 * found < self.least_share * (text.count(" ") - 1):
-            return 0  # a longer text of another kind
+            return 0  # the text is much longer: of another kind
         return found
 
 
@@ -127,13 +128,15 @@ def _runs(words: Iterable[str]) -> list[list[str]]:
 
 
 def blocks(left: Words, right: Words) -> list[tuple[int, int, int]]:
-    """Return the runs of ``left`` that ``right`` has in the same order: begin and end in ``left``, and in
-    ``right`` the begin minus that in ``left``. O(n log n) for n words."""
+    """Return the runs of ``left`` that ``right`` contains in the same order. O(n log n) for n words.
+
+    Each run is (begin in ``left``, end in ``left``, begin in ``right`` minus begin in ``left``).
+    """
     found: list[tuple[int, int, int]] = []
-    left_end = right_end = 0  # of the last block
+    left_end = right_end = 0  # ends of the last block
     for i, j in _in_order(_anchors(left, right)):
         if i < left_end or j < right_end:
-            continue  # inside the last block
+            continue  # within the last block
         begin, end, offset = i, i + 1, j - i
         while begin > left_end and begin + offset > right_end and _same(left, right, begin - 1, offset):
             begin -= 1
@@ -149,13 +152,13 @@ def _same(left: Words, right: Words, at: int, offset: int) -> bool:
 
 
 def _anchors(left: Words, right: Words) -> list[tuple[int, int]]:
-    """Return the pairs of positions of words, and of pairs of words, that occur once in both."""
+    """Return the positions of words, and of pairs of words, that occur once in each text."""
     once_left, once_right = _once(left), _once(right)
     return sorted({(i, once_right[one]) for one, i in once_left.items() if one in once_right})
 
 
 def _once(words: Words) -> dict[object, int]:
-    """Return the positions of what occurs once, without marks."""
+    """Return the positions of words and pairs that occur once, except marks."""
     found: dict[object, int] = {}
     again: set[object] = {SLOT}
     for at, one in enumerate(words):

@@ -1,8 +1,8 @@
-"""Sentences and lines of a masked prompt, and which of them may be values that the prompt was filled with.
+"""Splits a masked prompt into units (sentences and lines), and judges which units may be filled-in values.
 
-A role shows in sentences that instruct. What stands behind a label (``Profile: ...``), in a list below a
-heading, in a tag or in JSON, and what tells of a user or the date, is most often a value: it tells nothing
-about the role until calls show otherwise. No other module judges the form of a text.
+Instructions show an agent's role. The text behind a label (``Profile: ...``), in a list below a heading, in a
+tag or in JSON, and statements about a user or the date, are mostly values. They do not count as signs of a
+role until other calls show that they are. No other module judges the form of a text.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Unit:
     """A sentence or line.
 
     Attributes:
-        key: text that makes it the same unit as another: the label if it is labelled, else all words.
-        words: its words.
-        weight: of its words as evidence of a role; 0 if the form says that it is a value.
-        is_labelled: True if it starts with a label.
-        instructs: True if it tells the reader what to do.
+        key: equal keys mean the same unit: the label of a labelled unit, else all words.
+        words: the words of the unit.
+        weight: weight of a word as a sign of a role; 0 if the unit has the form of a value.
+        is_labelled: True if the unit starts with a label.
+        instructs: True if the unit tells the reader to do something.
     """
 
     key: str
@@ -76,9 +76,9 @@ def units_of(masked: str, is_system: bool) -> list[Unit]:
 
 
 def assigns_role(words: Sequence[str]) -> int:
-    """Return the number of words before the role that a sentence assigns: 3 in ``You are the router``; or 0.
+    """Return the number of words before the role that a sentence assigns, or 0: 3 in ``You are the router``.
 
-    None is assigned in ``You are helping ...``: that tells whom the agent talks to.
+    ``You are helping ...`` assigns no role: it names the agent's user.
     """
     start = " ".join(words[:5]).lower()
     for phrase in _ASSIGNS:
@@ -95,14 +95,14 @@ def is_of_turn(unit: Unit) -> bool:
 
 
 def is_variable(word: str, is_first: bool, has_names: bool) -> bool:
-    """True if a word within an instruction may be a value: something masked, or a name."""
+    """True if a word within an instruction may be a value, because it is masked or a name."""
     if "#" in word or "<" in word:
         return True
     return has_names and not is_first and word[:1].isupper() and word[1:2].islower()
 
 
 def variables(words: Sequence[str], has_names: bool) -> list[bool]:
-    """Return for each word of a unit if it may be a value. The role that a unit assigns is none."""
+    """Return one flag per word of a unit: True if it may be a value. An assigned role is not one."""
     at = assigns_role(words)
     end = at
     while (
@@ -136,18 +136,18 @@ class _Below:
         return (self._is_value and self._is_filled) or self._is_turn
 
     def begin_turn(self, label: Sequence[str]) -> None:
-        """A labelled line begins: the next ones are of the same turn if the label names one."""
+        """Begin a labelled line. The following lines belong to the same turn if the label names a turn."""
         self._is_turn = any(_plain(word) in TURNS for word in label)
 
     def note_break(self) -> None:
-        """A paragraph ends, and with it a turn. The text of a heading of values ends with an instruction."""
+        """End a paragraph and its turn. The text below a heading of values ends at an instruction."""
         self._is_turn = False
         self._is_after_break = self._has_begun
         if self._has_begun and not self._tag and not self._is_list and not self._is_filled:
             self._is_value = False
 
     def note(self, words: Sequence[str], is_bullet: bool) -> None:
-        """A line begins that is no heading."""
+        """Begin a line that is not a heading."""
         if self._is_value and not self._tag:
             if self._has_begun and self._is_list and not is_bullet:
                 self._is_value = False
@@ -157,7 +157,7 @@ class _Below:
         self._has_begun, self._is_after_break = True, False
 
     def open(self, words: Sequence[str], tag: str = "") -> None:
-        """A heading or a tag begins."""
+        """Begin a heading or a tag."""
         plain = {_plain(word) for word in words}
         self._is_filled = not VALUE_HEADINGS.isdisjoint(plain) and ROLE_LABELS.isdisjoint(plain)
         self._is_value = self._is_filled or ROLE_HEADINGS.isdisjoint(plain)
@@ -166,7 +166,7 @@ class _Below:
         self._tag = tag
 
     def close(self) -> None:
-        """A tag ends."""
+        """End a tag."""
         self._tag, self._is_value = "", False
 
 
@@ -249,7 +249,7 @@ def _unit(words: Sequence[str], is_below_value: bool) -> Unit:
 
 
 def _label(words: Sequence[str]) -> Sequence[str]:
-    """Return the words up to a colon; empty if there is none near the beginning, or nothing behind it."""
+    """Return the words up to a colon; empty without a colon near the beginning or without text behind it."""
     for at, word in enumerate(words[:MAX_LABEL_WORDS], 1):
         if word.endswith((":", ":**")) and at < len(words):
             return words[:at]
@@ -263,7 +263,7 @@ def _plain(word: str) -> str:
 
 
 def _instructs(words: Sequence[str]) -> bool:
-    """True for a sentence that tells the reader what to do or who to be."""
+    """True for a sentence that tells the reader to do or to be something."""
     plain = [_plain(word) for word in words]
     is_code = words[0].isupper() and len(words[0]) > 2  # ``SELECT name ...``
     if (_is_verb(plain[0]) and not is_code) or not ADDRESSES.isdisjoint(plain):
@@ -277,7 +277,7 @@ def _is_verb(word: str) -> bool:
 
 
 def _tells_of_people(words: Sequence[str]) -> bool:
-    """True for ``The customer has the Pro plan``, ``She lives in Rome`` and ``Today is Monday``."""
+    """True for statements such as ``The customer has the Pro plan`` and ``Today is Monday``."""
     first, *others = (_plain(word) for word in words[:6])
     if _TALKS.match(" ".join((first, *others))):
         return True

@@ -1,4 +1,4 @@
-"""Words by which ``units`` judges what a line of a prompt is: an instruction, a value, a label, a turn.
+"""Word lists by which ``units`` classifies a line of a prompt: an instruction, a value, a label, a turn.
 
 English only. In other languages each sentence counts as an instruction.
 """
@@ -15,14 +15,14 @@ ROLE_HEADINGS = ROLE_LABELS | frozenset(
     format output requirements important
     """.split()
 )
-# headings of what a prompt is filled with, even if it instructs
+# headings of values, even of values that instruct
 VALUE_HEADINGS = frozenset(
     """
     memory memories remember known know profile user customer client about notes background facts
     history preferences information context
     """.split()
 )
-# labels of turns: what follows is a turn's, up to the next label or the end of the paragraph
+# labels of turns: a turn lasts up to the next label or the end of the paragraph
 TURNS = frozenset(
     """
     question thought action observation input answer result user human assistant ai bot system context
@@ -32,7 +32,7 @@ TURNS = frozenset(
 ADDRESSES = frozenset(
     "you your you're yours must never always should shall don't won't cannot can't please".split()
 )
-# verbs that begin an instruction, apart from the actions that name stages
+# verbs that begin an instruction, in addition to the actions that name stages
 VERBS = frozenset(
     """
     accept act add address adopt agree aim align allow append apply approach assess assign assume attach
@@ -63,10 +63,10 @@ PEOPLE = frozenset(
 THEY = frozenset("he she they his her their them".split())
 TIMES = frozenset("today now currently".split())
 DATES = frozenset("date time day current".split())
-# verbs that tell of someone who was named before, or whose name they follow
+# verbs of statements about a person, named in an earlier sentence or before the verb
 TELLS = frozenset("lives works likes prefers wants asked said wrote owns has had dislikes bought".split())
 TELLS_OF_NAMED = TELLS | frozenset("is was uses needs speaks pays travels".split())
-# capitalised words that begin a sentence and are no names
+# capitalised words that begin a sentence and are not names
 STARTERS = frozenset(
     """
     you your we our i if when where this that there it here what everything nothing each every one no
