@@ -3,8 +3,9 @@
 A JSON schema dictates names of members, constants, and the rest of a value of an ``enum`` once it has begun.
 While a step runs, the scheduler asks the grammar of guidance or xgrammar what it dictates behind the draft
 that the step verifies. It sends that to the worker with the step's masks, and the worker drafts it for the
-next step. A model that splits the same text into other tokens refuses them. They are verified like any other
-draft token, so outputs do not change. Other backends are left alone.
+next step. With model runner V1 the scheduler knows the drafts when a step begins, and appends to them what
+the grammars dictate. A model that splits the same text into other tokens refuses them. They are verified like
+any other draft token, so outputs do not change. Other backends are left alone.
 
 xgrammar names a dictated text (``find_jump_forward_string``), but without any limit: under some grammars that
 call does not return. So :class:`MaskWalk` walks along its masks. Does not import vLLM.
@@ -136,6 +137,28 @@ class GrammarDrafts:
                 found[name] = tokens
         return found
 
+    def extend(self, running: list[Request], most: int) -> None:
+        """Append what grammars dictate to the drafts of the requests that decode, in place.
+
+        For a scheduler that knows its drafts. A failure costs these tokens, and no response. A batch in which
+        a request has penalties or bad words gets none: vLLM copies outputs once per draft token then.
+
+        Args:
+            running: the requests of the next step.
+            most: draft tokens of the step, all requests together.
+        """
+        if not any(one.use_structured_output for one in running) or any(map(_is_penalized, running)):
+            return
+        left = most - sum(len(one.spec_token_ids) for one in running)
+        for request in self._in_turn([one for one in running if one.use_structured_output]):
+            draft = request.spec_token_ids
+            if left <= 0 or not _is_decoding(request):
+                continue
+            tokens = self._continued(request, draft, left)
+            if tokens is not None:
+                request.spec_token_ids = tokens
+                left -= len(tokens) - len(draft)
+
     def forget(self, request_ids: Iterable[str]) -> None:
         """Forget requests that ended. Unknown ones are ignored."""
         for request_id in request_ids:
@@ -157,18 +180,23 @@ class GrammarDrafts:
             known = self._requests[request.request_id] = _Known(most)
         return known
 
-    def _continued(self, request: Request, draft: list[int]) -> list[int] | None:
+    def _continued(self, request: Request, draft: list[int], left: int | None = None) -> list[int] | None:
         """Return a draft with what the request's grammar dictates behind it.
 
         vLLM stops if its grammar refuses a draft token, so all are checked. None if the grammar is not asked,
         or fails.
+
+        Args:
+            left: most tokens to append to the draft that a step is to verify; None = the step has begun.
         """
         try:
             most = self._of(request).most
             more = int(request.max_tokens) - len(request.output_token_ids) - len(draft)
-            if most <= 0 or more <= 1:
+            room = min(most + 1, more)  # a step that has begun samples the first one
+            if left is not None:
+                room = min(most - len(draft), more - 1, left)
+            if most <= 0 or more <= 1 or room <= 0:
                 return None
-            room = min(most + 1, more)  # the step samples the first one
             grammar = request.structured_output_request.grammar
             tokens = self._found(grammar, request, draft, room)
             return None if tokens is None else list(grammar.validate_tokens(tokens[: len(draft) + room]))
@@ -232,6 +260,21 @@ def known(slots: Sequence[int]) -> list[int]:
 
 def _is_known(grammar: Any) -> bool:
     return hasattr(grammar, "ll_matcher") or (hasattr(grammar, "matcher") and hasattr(grammar, "ctx"))
+
+
+def _is_decoding(request: Request) -> bool:
+    is_chunk = getattr(request, "is_prefill_chunk", False)
+    return request.num_tokens - request.num_computed_tokens == 1 and not is_chunk
+
+
+def _is_penalized(request: Request) -> bool:
+    params = request.sampling_params
+    return params is not None and bool(
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1.0
+        or params.bad_words_token_ids
+    )
 
 
 class MaskWalk:

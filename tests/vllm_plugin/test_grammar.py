@@ -60,6 +60,53 @@ def test_drafts_keep_to_every_limit() -> None:
         assert size or request.grammar.num_looked_up == 0
 
 
+def extended(request: Request, most: int = 1000, maker: GrammarDrafts | None = None) -> list[int]:
+    """Return a request's draft after it was extended."""
+    (maker or drafts()).extend([request], most)
+    return request.spec_token_ids
+
+
+def test_a_grammar_continues_a_draft_of_the_next_step_and_keeps_its_own_state() -> None:
+    begun = encode("{")[:1]
+    for draft in ([], begun, begun + encode("no")):  # what the grammar forbids is cut
+        request = Request(Grammar.of(SCHEMA), spec_token_ids=draft)
+        tokens = extended(request)
+        assert text_of(tokens).startswith("{" if len(draft) > 1 else DICTATED[:-2])
+        assert request.grammar.validate_tokens(tokens) == tokens
+        assert text_of(extended(Request(request.grammar))).startswith(DICTATED[:-2])  # as at the beginning
+
+
+def test_drafts_of_the_next_step_keep_to_every_limit() -> None:
+    whole = extended(Request(Grammar.of(SCHEMA)))
+    assert len(whole) > 6
+    for request, most, size in (
+        (Request(Grammar.of(SCHEMA)), 4, 4),
+        (Request(Grammar.of(SCHEMA)), 0, 0),
+        (Request(Grammar.of(SCHEMA), max_tokens=3), 9, 2),  # the last token is the step's own
+        (Request(Grammar.of(SCHEMA), extra_args={XARG_MAX_DRAFT: 0}), 9, 0),
+        (Request(Grammar.of(SCHEMA), extra_args={XARG_MAX_DRAFT: 2}), 9, 2),
+        (Request(Grammar.of(SCHEMA), frequency_penalty=0.1), 9, 0),
+        (Request(Grammar.of(SCHEMA), num_tokens=12), 9, 0),  # its prompt is not read
+        (Request(None), 9, 0),
+    ):
+        assert extended(request, most) == whole[:size]
+    first, second = Request(Grammar.of(SCHEMA), "a"), Request(Grammar.of(SCHEMA), "b")
+    plain = Request(None, "c", spec_token_ids=[1, 2, 3])
+    drafts(most=5).extend([first, second, plain], 10)
+    assert [len(one.spec_token_ids) for one in (first, second, plain)] == [5, 2, 3]
+
+
+def test_a_model_that_splits_the_text_otherwise_gets_no_more_in_the_next_step() -> None:
+    text = "customer orders customer orders"
+    request, maker = Request(Grammar.of({"const": text})), drafts()
+    found = []
+    for letter in f'"{text[:20]}':
+        found.append(bool(extended(request, maker=maker)))
+        request.write(encode(letter)[:1])
+    assert found[0]
+    assert found[-3:] == [False, False, False]
+
+
 def test_grammars_are_asked_for_a_share_of_the_time_and_all_requests_in_turn() -> None:
     """Each question takes 4 ms. Of each second that passes, 20 ms are for them, and at most 10 together."""
     passed = Clock(0.0)

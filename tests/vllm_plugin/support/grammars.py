@@ -73,10 +73,18 @@ class Request:
 
     grammar: Any = None
     request_id: str = "r"
+    spec_token_ids: list[int] = field(default_factory=list)
     output_token_ids: list[int] = field(default_factory=list)
     max_tokens: int = 100
     extra_args: dict[str, Any] | None = None
+    frequency_penalty: float = 0.0
+    num_tokens: int = 8
+    num_computed_tokens: int = 7
     reasoning_ended: bool | None = None
+
+    @property
+    def use_structured_output(self) -> bool:
+        return self.grammar is not None
 
     @property
     def structured_output_request(self) -> Any:
@@ -84,12 +92,19 @@ class Request:
 
     @property
     def sampling_params(self) -> Any:
-        return SimpleNamespace(extra_args=self.extra_args)
+        return SimpleNamespace(
+            extra_args=self.extra_args,
+            presence_penalty=0.0,
+            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=1.0,
+            bad_words_token_ids=None,
+        )
 
     def write(self, tokens: list[int]) -> None:
-        """Append tokens to the output, as a step does."""
+        """Append tokens to the output, as a step does. Its drafts are gone then."""
         assert self.grammar.accept_tokens(self.request_id, tokens)
         self.output_token_ids += tokens
+        self.spec_token_ids = []
 
 
 def drafts(most: int = 31, **options: Any) -> GrammarDrafts:
