@@ -1,7 +1,7 @@
-"""From a request to the sequences that are decoded: tokens, limits, seeds, grammar, trees.
+"""Turns a request into sequences to decode: tokens, limits, seeds, grammar, trees.
 
-All of a request that costs time and does not need the model happens here, in the thread that submits it
-and not between two decode steps.
+All slow work that does not need the model happens here, in the thread that submits the request, and not
+between two decode steps.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SEED_BITS = 64
 
 
 class Admission:
-    """Checks requests and makes them ready to be scheduled. Safe to use from several threads.
+    """Checks requests and prepares them for the scheduler. Thread-safe.
 
     Args:
         vocab_size: width of the model's logits.
         max_model_len: most tokens of prompt and output together.
         draft: the engine's draft settings; a request can only lower them.
-        limited_by: what makes ``max_model_len`` less than the model's context, for the error of a request
-            that is too long; empty = nothing does.
+        limited_by: the reason why ``max_model_len`` is less than the model's context, for the error of a
+            request that is too long; empty = it is not less.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Admission:
         self._eos_ids = frozenset(tokenizer.eos_ids)
 
     def admit(self, live: LiveRequest) -> list[Choice]:
-        """The request's choices; the proposer knows of each. On an error it knows of none.
+        """Return the request's choices, each started in the proposer. On an error none is started.
 
         Raises:
-            RequestError: the request is at fault.
+            RequestError: the request is invalid.
         """
         request = live.request
         check_sampling(request.sampling)
@@ -100,7 +100,7 @@ class Admission:
         )
 
     def _samplers(self, request: GenerationRequest, prompt_ids: Tokens) -> list[SamplerState]:
-        """One per choice."""
+        """Return one sampler state per choice."""
         num_choices = request.sampling.n
         if request.forced is None:
             self._check_token_ids(request.sampling)
@@ -128,7 +128,7 @@ class Admission:
         return self._answer_grammar(params)
 
     def _answer_grammar(self, params: SamplingParams) -> Grammar | None:
-        """Return the grammar of an output that is no tool call."""
+        """Return the grammar of an output that is not a tool call."""
         if params.written is not None:
             return self._grammars.compile_written(params.written, params.constraint_param)
         if params.json_schema is None:
@@ -144,7 +144,7 @@ class Admission:
                     )
 
     def _think_tags(self, request: GenerationRequest, prompt_ids: Tokens) -> ThinkTags:
-        """Neither a grammar nor a dictated output leaves room for reasoning."""
+        """Return the reasoning tags of an output. An output with a grammar or a dictated output has none."""
         params = request.sampling
         if (params.grammar, params.json_schema, params.written, request.forced) != (None,) * 4:
             return "unknown"

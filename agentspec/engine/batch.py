@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 class Segment:
     """A run of new tokens of one KV slot in one forward pass.
 
-    A tree may be computed in several passes: then its earlier tokens are in the slot, before the new ones.
+    A tree may be computed in several passes. Its earlier tokens then precede the new ones in the slot.
 
     Attributes:
         slot: the KV slot that the tokens belong to.
@@ -46,7 +46,7 @@ class Segment:
 
     @property
     def first_place(self) -> int:
-        """Place in the text of the new token that is nearest to its beginning, or a lower bound of it."""
+        """Position in the text of the first new token, or a lower bound of it."""
         return self.start if not self.num_earlier or self.is_chain else self.num_context
 
     @property

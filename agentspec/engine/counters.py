@@ -16,11 +16,11 @@ from agentspec.steps import StepSaving
 
 
 class StageCounters:
-    """The counters of every stage that was asked for, as far as a :class:`StageTable` keeps them apart.
+    """The counters of every stage, for as many stages as a :class:`StageTable` keeps apart.
 
-    Accepted tokens are the gain: each pass would have given one token anyway. So a finished
-    output always has ``1 + num_steps + num_accepted_tokens`` tokens: the pass that ended the prompt gave the
-    first, and is no decode step.
+    Accepted tokens are the gain, since each pass yields one more token anyway. A finished output always has
+    ``1 + num_steps + num_accepted_tokens`` tokens. The first of them is from the pass that ended the prompt,
+    which does not count as a decode step.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StageCounters:
         self._lock = threading.Lock()
 
     def admitted(self, request: GenerationRequest, num_prompt_tokens: int) -> None:
-        """A request was accepted for decoding."""
+        """Count a request that was accepted for decoding."""
         with self._lock:
             stats = self._stages.of(request.tags.stage)
             stats.num_requests += 1
@@ -42,11 +42,11 @@ class StageCounters:
         step_s: float | None = None,
         drafts_s: float = 0.0,
     ) -> None:
-        """Count the pass that ended a prompt: it gave the first token, and verified ``draft``.
+        """Count the pass that ended a prompt, yielded the first token and verified ``draft``.
 
         Args:
-            kept: indices in the draft. Without drafts each would have been a decode step.
-            step_s: seconds of such a step; None = not known.
+            kept: indices of the accepted tokens in the draft. Each saved a decode step.
+            step_s: seconds of a decode step; None = not known.
             drafts_s: seconds that verifying the draft added to the pass.
         """
         with self._lock:
@@ -58,11 +58,11 @@ class StageCounters:
     def decoded(
         self, choice: Choice, draft: Draft, kept: Sequence[int], saving: StepSaving | None = None
     ) -> None:
-        """A decode step verified ``draft`` and kept these tokens of it, and one more.
+        """Count a decode step that verified ``draft``, kept these tokens of it, and yielded one more.
 
         Args:
-            kept: indices in the draft.
-            saving: of the step; None: not known.
+            kept: indices of the accepted tokens in the draft.
+            saving: time of the step with and without drafts; None = not known.
         """
         with self._lock:
             stats = self._count_draft(choice, draft, kept)
@@ -73,7 +73,7 @@ class StageCounters:
                 stats.plain_decode_s += saving.plain_s(len(kept) + 1)
 
     def _count_draft(self, choice: Choice, draft: Draft, kept: Sequence[int]) -> StageStats:
-        """Count the tokens that a pass gave an output; return its stage's counters."""
+        """Count the tokens of a pass for an output. Return the stage's counters."""
         origins = Counter() if draft.origins is None else Counter(draft.origins[kept].tolist())
         stats = self._stages.of(choice.live.request.tags.stage)
         stats.num_output_tokens += len(kept) + 1
@@ -83,7 +83,7 @@ class StageCounters:
         return stats
 
     def finished(self, choice: Choice) -> None:
-        """Count a choice that ended."""
+        """Count a choice that has ended."""
         with self._lock:
             stats = self._stages.of(choice.live.request.tags.stage)
             stats.decode_s += choice.last_token_s - choice.first_token_s
@@ -91,7 +91,7 @@ class StageCounters:
     def snapshot(
         self, tree_bytes: Callable[[StageKey], int] | None = None, tree_limit_bytes: int = 0
     ) -> dict[StageKey, StageStats]:
-        """Copies of all counters; ``tree_bytes`` returns a stage's share of the trees."""
+        """Return copies of all counters. ``tree_bytes`` returns the bytes of a stage's trees."""
         with self._lock:
             copies = {
                 stage: replace(

@@ -1,8 +1,8 @@
-"""The decode loop's body: one forward pass for everything that is under way.
+"""The body of the decode loop: one forward pass for all running sequences.
 
-Owns the order of events of a step and nothing else: who takes part is the ``Scheduler``'s, guesses are the
-``Proposer``'s, logits the ``Transformer``'s, the judgement the verifier's, and what tokens mean to a
-client the ``Choice``'s. Knows no threads but the lock around the scheduler, and no event loop.
+This module owns only the order of events within a step. ``Scheduler`` chooses the sequences, ``Proposer``
+drafts, ``Transformer`` computes logits, the verifier accepts or rejects, and ``Choice`` turns tokens into
+deltas for clients. It uses no thread except through the scheduler's lock, and no event loop.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ logger = logging.getLogger(__name__)
 
 
 class Decoder:
-    """Decodes everything that was added to it, one :meth:`step` at a time.
+    """Decodes all added sequences, one :meth:`step` at a time.
 
     ``add`` may be called by any thread; ``step`` and ``fail`` by one thread only.
 
     Args:
         token_text: the text of one token, for logprobs and traces.
         token_bytes: the bytes that one token adds to an output, for logprobs.
-        post: takes what a request is to receive.
+        post: sends an item to a request's client.
         max_draft_tokens: most draft tokens of one sequence in one pass.
-        price: of a draft token, in accepted tokens (0 to 1); None = learned from the steps.
-        clock: seconds from any beginning, to time steps with.
+        price: cost of a draft token, in accepted tokens (0 to 1); None = learned from the steps.
+        clock: seconds, to measure steps.
 
     Attributes:
         pricing: decides which draft tokens are verified.
-        sharing: takes the outputs that the proposer has learned; None = they stay here.
+        sharing: sends outputs that the proposer has learned to other engines; None = they are not shared.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Decoder:
         self.pricing = Pricing(price, has_lulls=self._watcher is None)
         self._num_steps = 0
         self._num_decoding = 0  # rows of the present step that decode
-        self._verified_s = 0.0  # when the last step's verdicts were known
+        self._verified_s = 0.0  # time of the last step's verdicts
         self._clock = clock
         self.sharing: OutputSharing | None = None
         self.counters = StageCounters()
@@ -96,12 +96,12 @@ class Decoder:
         return self._scheduler.has_work
 
     def check_room(self) -> None:
-        """Raise EngineBusyError if not one more sequence could be added now."""
+        """Raise EngineBusyError if the queue has no room for one more sequence."""
         with self._lock:
             self._scheduler.check_room(1)
 
     def add(self, choices: Sequence[Choice]) -> None:
-        """Schedule the choices of one request. Raises EngineBusyError if the waiting line is full."""
+        """Schedule the choices of one request. Raises EngineBusyError if the queue is full."""
         with self._lock:
             self._scheduler.add(choices)
             for choice in choices:
@@ -110,19 +110,19 @@ class Decoder:
         self.counters.admitted(choices[0].live.request, choices[0].live.num_prompt_tokens)
 
     def step(self) -> None:
-        """One forward pass for every sequence under way, and all that belongs to it."""
-        rows = self._schedule()  # 1. cancelled sequences leave, waiting ones enter
+        """Run one forward pass for all running sequences, and process its results."""
+        rows = self._schedule()  # 1. remove cancelled sequences, admit waiting ones
         if not rows:
             return
         self._num_steps += 1
         begin_s = self._clock()
-        self._draft(rows)  # 2. the proposer takes the accepted tokens and drafts
+        self._draft(rows)  # 2. the proposer gets the accepted tokens, and drafts
         drafting_s = self._clock() - begin_s
         segments = [row.segment() for row in rows]
-        passed = self._model.run(segments, self._cache, self._hidden_layers)  # 3. one pass for all
+        passed = self._model.run(segments, self._cache, self._hidden_layers)  # 3. one pass for all rows
         logits = passed.logits
         deciding = [row for row in rows if row.gives_token]
-        verdicts = verify(  # 4. how much of each draft is accepted, and the token after it
+        verdicts = verify(  # 4. the accepted part of each draft, and the token after it
             logits, [row.choice.sampler for row in deciding], [row.draft for row in deciding]
         )
         if self._watcher is not None:
@@ -139,15 +139,15 @@ class Decoder:
         for row in rows:
             if not row.gives_token:
                 row.choice.num_cached += len(row.token_ids)
-        for row, verdict in zip(deciding, verdicts, strict=True):  # 5. accepted tokens go out
-            # not if another choice of its request has just failed, or its client has left
+        for row, verdict in zip(deciding, verdicts, strict=True):  # 5. send accepted tokens to clients
+            # skip requests of which another choice has just failed, or that the client has cancelled
             if row.choice.is_scheduled and not row.choice.live.is_cancelled:
                 self._commit(row, verdict, logits, saving)
         model_s = self._clock() - begin_s - drafting_s
-        self.pricing.timed(model_s, work)  # 6. what the next guesses have to be worth
+        self.pricing.timed(model_s, work)  # 6. learn the cost of draft tokens
 
     def _saving(self, rows: Sequence[Row], drafting_s: float, work: Work) -> StepSaving | None:
-        """Return the step's time with drafts and without; the time since the last step is part of it."""
+        """Return the time of this step with and without drafts, counted from the end of the last step."""
         last_s, self._verified_s = self._verified_s, self._clock()
         asked = [row.is_decode for row in rows if row.is_asked]
         num_drafted = sum(len(row.draft) for row in rows if row.is_decode)
@@ -163,10 +163,11 @@ class Decoder:
             return self._scheduler.next_rows()
 
     def _draft(self, all_rows: Sequence[Row]) -> None:
-        """Give each row that wants one its draft, cut to its room, if the drafts are worth their time.
+        """Set the draft of each row that wants one, cut to the row's room, if the drafts are worth their
+        cost.
 
-        The pass that ends a prompt verifies the first draft of its output, if text is all that the proposer
-        needs. A proposer that fails costs drafts, but no response.
+        The pass that ends a prompt also verifies a first draft of the output, if the proposer needs only
+        text. If the proposer raises, outputs continue without drafts.
         """
         rows = [
             row
@@ -196,7 +197,7 @@ class Decoder:
             row.draft = draft
 
     def _ask(self, rows: Sequence[Row]) -> list[Draft]:
-        """Return the proposer's draft of each row. Where a grammar forces tokens, they begin the draft."""
+        """Return the proposer's draft of each row. Tokens that a grammar forces are put in front of it."""
         most, least = self._max_draft_tokens, self.pricing.min_prob
         updates = [(row.choice.key, row.choice.drain_pending()) for row in rows]
         forced = {} if isinstance(self._proposer, NoDrafts) else _forced(rows)
@@ -223,7 +224,7 @@ class Decoder:
         verdicts: Sequence[Verdict],
         passed: Pass,
     ) -> None:
-        """Show the proposer what was computed. If it fails, the outputs continue without drafts."""
+        """Pass hidden states and logits to the proposer. If it raises, outputs continue without drafts."""
         try:
             watcher.watch(_passed(rows, segments, verdicts, passed))
         except Exception:
@@ -262,7 +263,7 @@ class Decoder:
             choice.trace.append(_traced(row.draft, verdict, num_kept, self._token_text))
         delta = choice.delta(num_kept, text, self._logprobs(choice, verdict, num_kept, logits))
         if choice.finish_reason is not None:
-            self._retire(choice)  # first: the answer may be followed by a request that wants to draft from it
+            self._retire(choice)  # before the answer ends, since a next request may draft from this output
         self._post(choice.live, delta)
 
     def _logprobs(
@@ -285,14 +286,14 @@ class Decoder:
         )
 
     def fail(self, reason: str) -> None:
-        """End everything under way, each request with an EngineError of its own."""
+        """End all requests, each with its own EngineError."""
         with self._lock:
             lives = {id(choice.live): choice.live for choice in self._scheduler.live()}
         for live in lives.values():
             self._end(live, EngineError(reason))
 
     def _end(self, live: LiveRequest, error: Exception) -> None:
-        """End one request with an error, all its choices. Nothing of its outputs is delivered."""
+        """End all choices of one request with an error. Their outputs count as not delivered."""
         live.is_cancelled = True
         with self._lock:
             choices = [choice for choice in self._scheduler.live() if choice.live is live]
@@ -312,9 +313,9 @@ class Decoder:
                 self._finish(one)
 
     def _finish(self, choice: Choice) -> None:
-        """End a choice in the proposer, which learns what was delivered, if the output is complete.
+        """End a choice in the proposer. The proposer learns the delivered part of a complete output.
 
-        A proposer that fails here costs later drafts, but no response.
+        If the proposer raises, later requests lose drafts; this output is not affected.
         """
         learn = choice.live.request.tags.learn and choice.is_tracked and choice.is_delivered
         try:

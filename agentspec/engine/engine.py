@@ -1,6 +1,6 @@
-"""The embedded engine as a server sees it: asynchronous, one model, one decoding thread.
+"""The embedded engine's interface to a server: asynchronous, one model, one decoding thread.
 
-Owns the thread, the model and the way in; a step itself is the ``Decoder``'s.
+It owns the thread, the model and the admission of requests. ``Decoder`` runs the steps.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from agentspec.stats import StageStats
 
 logger = logging.getLogger(__name__)
 
-REPLAY_CONTEXT = 32768  # what recorded conversations of agents get at least
+REPLAY_CONTEXT = 32768  # least context of an engine that replays recorded conversations
 MAX_FAILURES = 3  # failed steps in a row after which the engine reports itself as unhealthy
 
 
@@ -50,10 +50,10 @@ class TorchEngine:
     The decoding thread starts with the first request.
 
     Args:
-        proposer: drafts, and learns from what was verified; None = no speculation. One that also drafts
-            from the model's hidden states or logits is a
-            :class:`~agentspec.engine.passed.PassWatcher`. If the proposer has ``memory_bytes(stage)`` and
-            a ``config`` with their limit, as the forest has, the counters report a stage's trees too.
+        proposer: drafts and learns from verified tokens; None = no speculation. A proposer that drafts from
+            hidden states or logits is a :class:`~agentspec.engine.passed.PassWatcher`. If the proposer has
+            ``memory_bytes(stage)`` and a ``config`` with their limit, as the forest has, the counters report
+            the bytes of a stage's trees.
 
     Raises:
         CheckpointError: the model directory can't be loaded.
@@ -74,7 +74,7 @@ class TorchEngine:
         most = size.num_slots + config.max_queue
         self._model_card = ModelCard(config.name, self._max_model_len, int(time.time()), most)
         cache = _cache(model, size.num_slots, size.max_len)
-        _ = cache.entries  # a lack of memory ends the start, not a request
+        _ = cache.entries  # allocates now: a lack of memory fails the start, not a request
         self._outbox = _Outbox()
         self._admission = Admission(
             self._tokenizer,
@@ -141,14 +141,14 @@ class TorchEngine:
         return f"{self._tokenizer.vocabulary}:{self._vocab_size}"
 
     def share(self, sharing: OutputSharing) -> None:
-        """Give what the proposer learns to other engines, from now on."""
+        """Send other engines the outputs that the proposer learns, from now on."""
         self._sharing = self._decoder.sharing = sharing
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[GenerationDelta]:
-        """Stream the answer. Closing the iterator cancels: the slot is free at the next step.
+        """Stream the answer. Closing the iterator cancels the request and frees its slot at the next step.
 
         Raises (at the first ``anext``):
-            RequestError: the request is at fault; the engine continues.
+            RequestError: the request is invalid; the engine continues.
             EngineError: the engine failed.
         """
         live = LiveRequest(request, asyncio.get_running_loop())
@@ -162,14 +162,14 @@ class TorchEngine:
                 num_open -= item.finish_reason is not None
                 yield item
         finally:
-            live.is_cancelled = True  # no effect on what has ended
+            live.is_cancelled = True  # without effect on an ended request
 
     def _submit(self, live: LiveRequest) -> None:
-        """Admit and schedule, in the calling thread; the decoding thread is woken.
+        """Admit and schedule the request in the calling thread, then wake the decoding thread.
 
-        The client may disconnect meanwhile: then the request is scheduled and dropped at the next step.
+        The client may disconnect meanwhile. The next step then drops the scheduled request.
         """
-        self._decoder.check_room()  # an overloaded engine refuses at no cost
+        self._decoder.check_room()  # refuse early, before any work, if the queue is full
         choices = self._admission.admit(live)
         try:
             with self._wake:
@@ -234,7 +234,7 @@ class TorchEngine:
         )
 
     async def close(self) -> None:
-        """Stop after the current step; requests under way end with EngineError. May be called twice."""
+        """Stop after the current step. Running requests end with EngineError. May be called twice."""
         with self._wake:
             self._is_closed = True
             self._wake.notify_all()
@@ -243,7 +243,7 @@ class TorchEngine:
 
 
 class _Outbox:
-    """Collects what a step has for its requests and hands it over at the step's end.
+    """Collects the items of a step for its requests, and delivers them at the end of the step.
 
     One wake-up per event loop and step, however many requests took part: waking the loop for each
     would make both threads contend for the interpreter in the middle of a step. Used by one thread.

@@ -21,9 +21,9 @@ class EngineConfig:
         device: a torch device, e.g. ``"cpu"`` or ``"cuda:0"``.
         dtype: one of ``DTYPES``; None = the loader's choice for the device.
         num_slots: KV-cache slots: most sequences in a decode step.
-        kv_cache_mb: most memory of the KV cache, in MiB; None = half of what is free once the weights are
-            loaded. On a CPU a slot takes memory for the tokens that it holds;
-            elsewhere the slots are allocated at the start, as many as fit. A request waits for memory.
+        kv_cache_mb: limit of the KV cache's memory, in MiB; None = half of the free memory after the weights
+            are loaded. On a CPU a slot takes memory for the tokens that it holds; elsewhere the slots are
+            allocated at the start, as many as fit. Requests wait for memory.
         max_model_len: most tokens of prompt and output; None = the model's own limit.
         max_batch_tokens: most prompt tokens read in one forward pass. A longer prompt is read in
             chunks, while other sequences continue to decode.

@@ -26,7 +26,7 @@ class KVMemory:
 
     Args:
         cache: its slots take the memory.
-        limit_bytes: most memory of all slots; at least that of a slot of ``max_len`` tokens.
+        limit_bytes: limit of all slots' memory; at least the memory of one slot of ``max_len`` tokens.
     """
 
     def __init__(self, cache: KVCache, limit_bytes: int) -> None:
@@ -37,14 +37,14 @@ class KVMemory:
 
     @property
     def num_reserved_bytes(self) -> int:
-        """Memory that is reserved for all slots."""
+        """Memory reserved for all slots."""
         return self._num_reserved_bytes
 
     def reserve(self, slot: int, num_tokens: int) -> bool:
-        """Reserve memory for the tokens of a slot, in place of what the slot has reserved.
+        """Replace a slot's reservation by memory for ``num_tokens``.
 
         Returns:
-            False if the limit does not allow it. Nothing has changed then.
+            False, and nothing changes, if the limit does not allow it.
         """
         wanted = self._cache.bytes_of(num_tokens)
         total = self._num_reserved_bytes - self._reserved.get(slot, 0) + wanted
@@ -55,7 +55,7 @@ class KVMemory:
         return True
 
     def clear(self, slot: int) -> None:
-        """Forget the entries of a slot, and what it has reserved."""
+        """Drop the entries and the reservation of a slot."""
         self._num_reserved_bytes -= self._reserved.pop(slot, 0)
         self._cache.clear(slot)
 
@@ -68,7 +68,8 @@ class CacheSize:
         num_slots: its slots.
         max_len: most tokens of a slot.
         limit_bytes: most memory of all slots.
-        limited_by: the reason why ``max_len`` is less than was wanted, to end a sentence; empty = it is not.
+        limited_by: the reason why ``max_len`` is less than requested, as the end of a sentence; empty = it is
+            not.
     """
 
     num_slots: int
@@ -80,7 +81,7 @@ class CacheSize:
 def fitting_size(make: MakeCache, num_slots: int, max_len: int, limit_bytes: int) -> CacheSize:
     """Return the size that a limit allows, at most ``num_slots`` slots of ``max_len`` tokens.
 
-    Where memory follows the tokens, one slot of that length fits; elsewhere all of them do.
+    On a CPU one slot of that length has to fit, since memory follows the tokens; elsewhere all slots have to.
 
     Args:
         make: returns a cache for a number of slots and of tokens. It takes no memory before its use.
@@ -109,7 +110,7 @@ def _reason(limit_bytes: int, fitting: int, max_len: int, wanted_bytes: int) -> 
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the bytes that are free on a device; where torch can't tell, in the machine."""
+    """Return the free bytes of a device; if torch can't report them, those of the machine."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return available_memory()

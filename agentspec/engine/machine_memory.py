@@ -14,14 +14,14 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def total_memory() -> int:
-    """Return the bytes of the machine's memory, or of what its container or control group may take."""
+    """Return the bytes of the machine's memory, or the limit of its container or control group."""
     return min([_machine_bytes(), *(limit for limit, _ in _limits())])
 
 
 def available_memory() -> int:
-    """Return the bytes that this process may still take; where nothing says so, the machine's memory.
+    """Return the bytes that this process may still take; if unknown, the machine's memory.
 
-    Files in the cache of the system count as free, as far as they can go at once.
+    Files in the system's page cache count as free if the system can drop them immediately.
     """
     return max(0, min([_free_bytes(), *(limit - used for limit, used in _limits())]))
 
@@ -38,7 +38,7 @@ def _free_bytes() -> int:
 
 
 def _limits() -> Iterator[tuple[int, int]]:
-    """Yield the limit of each control group that has one, and what its processes use of it."""
+    """Yield the limit of each control group that has one, and the group's usage."""
     groups = [CGROUPS]
     with suppress(OSError):
         own = re.search(r"^0::/(.*)$", OWN_CGROUP.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a forward pass computed for one sequence, for proposers that draft from it."""
+"""The results of a forward pass for one sequence, for proposers that draft from hidden states or logits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class PassedRow:
     Attributes:
         key: the proposer's id of the sequence.
         slot: its KV slot.
-        start: tokens that were committed before.
-        token_ids: int32 ``[n]``: its own tokens, then the draft.
-        kept: the tokens that stay: indices in ``token_ids``, ascending.
-        hidden: ``[n, layers * hidden]``, the layers that the proposer asked for; None if none.
+        start: number of tokens committed before the pass.
+        token_ids: int32 ``[n]``: the sequence's own tokens, then the draft.
+        kept: ascending indices in ``token_ids`` of the tokens that stay.
+        hidden: ``[n, layers * hidden]``, the layers that the proposer asked for; None if it asked for none.
         logits: float32 ``[m, vocab]`` of the last m tokens; empty within a prompt.
-        sampler: of the sequence, which its owner keeps up to date.
+        sampler: sampler state of the sequence, updated by its owner.
     """
 
     key: str
@@ -40,13 +40,13 @@ class PassedRow:
 
 @runtime_checkable
 class PassWatcher(Protocol):
-    """Further members of a proposer that drafts from what the model computes.
+    """Further members of a proposer that drafts from hidden states or logits.
 
     Attributes:
-        hidden_layers: layers whose inputs it needs, as in ``Transformer.run``.
+        hidden_layers: layers with inputs that the proposer needs, as in ``Transformer.run``.
     """
 
     hidden_layers: tuple[int, ...]
 
     def watch(self, rows: Sequence[PassedRow]) -> None:
-        """Take what a pass computed. Called by the decoding thread after each pass, before :meth:`step`."""
+        """Take the results of a pass. The decoding thread calls this after each pass, before :meth:`step`."""

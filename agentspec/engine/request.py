@@ -45,7 +45,7 @@ class TextStream(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """A request under way; its choices share it.
+    """A running request, shared by its choices.
 
     ``is_cancelled`` may be set by any thread at any time, even before the request is admitted. Deltas
     for the client are put into ``inbox``, in the thread of ``loop`` (see ``Outbox``). ``ended`` has the
@@ -70,7 +70,7 @@ class LiveRequest:
 class Choice:
     """One of a request's ``n`` outputs: a sequence that occupies one KV slot while it is decoded.
 
-    A sequence that loses its slot reads its prompt and its output so far again, and then goes on.
+    A sequence that loses its slot later prefills its prompt and its output again, and continues.
 
     Attributes:
         key: the proposer's id of this sequence.
@@ -80,9 +80,9 @@ class Choice:
         num_cached: tokens of prompt and output with KV entries in the slot.
         num_reserved: tokens for which the slot has memory.
         pending_ids: accepted tokens that the proposer has not received yet.
-        is_tracked: False once the proposer failed: it may have missed tokens of this output.
+        is_tracked: False after the proposer has failed, since it may have missed tokens of this output.
         trace: the first steps, if the request is traced.
-        shown_tokens: counts the tokens whose text was shown; only with stop strings.
+        shown_tokens: counts the tokens with text that was sent; only with stop strings.
         pace: decides in which steps the proposer is asked for a draft; None = in all.
     """
 
@@ -129,12 +129,12 @@ class Choice:
 
     @property
     def delivered_ids(self) -> list[int]:
-        """The accepted tokens whose text the client gets: none of which a stop string has a part."""
+        """The accepted tokens that the client receives, without tokens that contribute to a stop string."""
         return self.output_ids[: self.shown_tokens.num] if self.stops.is_hit else self.output_ids
 
     @property
     def is_delivered(self) -> bool:
-        """True if the output has ended, and its client waits for it until the end."""
+        """True if the output has ended and its client did not disconnect before."""
         return self.finish_reason is not None and not self.live.is_cancelled
 
     @property
@@ -149,7 +149,7 @@ class Choice:
 
     @property
     def most_entries(self) -> int:
-        """Most tokens in the slot after the next pass that gives a token: those known, and a draft."""
+        """Limit of tokens in the slot after the next pass that yields a token: known ones and a draft."""
         return min(self.num_known + self.draft.max_tokens, self.max_len)
 
     @property
@@ -169,13 +169,13 @@ class Choice:
 
     @property
     def draft_room(self) -> int:
-        """Most draft tokens that still leave room for the token that every step adds anyway."""
+        """Largest draft that leaves room for the token that every step adds."""
         if self.draft.is_off or not self.is_tracked:
             return 0
         return max(0, min(self.draft.max_tokens, self.max_tokens - len(self.output_ids) - 1))
 
     def wants_draft(self, step: int) -> bool:
-        """Return True if a step of the engine is to ask for a draft. To be called once per step."""
+        """Return True if this step of the engine asks for a draft. Call it once per step."""
         return (self.pace is None or self.pace.asks(step)) and self.draft_room > 0
 
     def drain_pending(self) -> Tokens:
@@ -185,12 +185,12 @@ class Choice:
         return tokens
 
     def commit(self, token_ids: Sequence[int]) -> tuple[int, str]:
-        """Append the tokens of one step; return how many were kept, and the text to show.
+        """Append the tokens of one step. Return the number of kept tokens, and the text to send.
 
-        Tokens behind the one that ends the output are dropped. Sets ``finish_reason`` at the end.
+        Tokens after the token that ends the output are dropped. Sets ``finish_reason`` at the end.
 
         Raises:
-            EngineError: the grammar library gave up on this output.
+            EngineError: the grammar library failed on this output.
         """
         kept, text = self._read(self._until_end(token_ids))
         self.output_ids.extend(kept)
@@ -204,7 +204,7 @@ class Choice:
         return len(kept), text
 
     def _until_end(self, token_ids: Sequence[int]) -> Sequence[int]:
-        """The tokens up to eos or the length limit, which need no text to be seen."""
+        """The tokens up to eos or the length limit, which can be found without the text."""
         room = self.max_tokens - len(self.output_ids)
         for num_kept, token in enumerate(token_ids[:room], 1):
             if self._is_eos(token):
@@ -232,7 +232,7 @@ class Choice:
         return token_ids, text
 
     def _is_eos(self, token: int) -> bool:
-        # a finished grammar allows nothing but eos: to ignore it there would repeat it for ever
+        # a finished grammar allows only eos: ignoring eos there would repeat it without end
         ignored = self.sampler.params.ignore_eos and self.sampler.grammar is None
         return (token in self.eos_ids and not ignored) or token in self.stop_ids
 

@@ -1,7 +1,7 @@
 """Continuous batching: which sequences take part in the next forward pass, and with which tokens.
 
-Owns the KV slots and the waiting line, and reserves the slots' memory. Never touches torch, drafts nothing
-and is not thread-safe: its owner holds a lock.
+It owns the KV slots and the queue, and reserves the slots' memory. It does not use torch, does not draft, and
+is not thread-safe: its owner holds a lock.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from agentspec.proposer import Tokens
 
 logger = logging.getLogger(__name__)
 
-MIN_SHARED = 64  # tokens; for fewer another conversation's slot is not taken
-# A sequence's memory grows by so many tokens, and at least by this part of its text. Each time, others may
-# lose their slots and have to read their texts again.
+MIN_SHARED = 64  # least number of common tokens for which a slot of another conversation is reused
+# Memory of a sequence grows in steps of this many tokens, and at least this part of its length. Each step may
+# take the slots of other sequences, which then have to be prefilled again.
 GROWTH = 128
 GROWTH_DIVISOR = 4
 
 
 class SlotMemory(Protocol):
-    """The memory of the slots; :class:`agentspec.engine.kv_memory.KVMemory` is the real one."""
+    """The memory of the slots, implemented by :class:`agentspec.engine.kv_memory.KVMemory`."""
 
     def reserve(self, slot: int, num_tokens: int) -> bool:
-        """Reserve memory for a slot's tokens in place of what it has. Return False if there is none.
+        """Replace a slot's reservation by memory for ``num_tokens``. Return False if the limit is reached.
 
-        There is memory for any sequence that is alone.
+        A sequence that runs alone always gets its memory.
         """
 
     def clear(self, slot: int) -> None:
@@ -46,8 +46,8 @@ class SlotMemory(Protocol):
 class Row:
     """One sequence's part in a forward pass: a chunk of its prompt, or its last token.
 
-    ``draft`` follows the last token. Only a row that gives a token may have one, and only if the proposer was
-    asked.
+    ``draft`` follows the last token. A row has a draft only if its pass yields an output token and the
+    proposer was asked.
     """
 
     choice: Choice
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def gives_token(self) -> bool:
-        """True if the pass decides on an output token: a decode step, or the end of what is read."""
+        """True if the pass yields an output token: a decode step, or the last chunk of a prompt."""
         return self.choice.num_cached + len(self.token_ids) >= self.choice.num_known
 
     @property
@@ -88,13 +88,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """The tokens with entries in a free slot, and their tenant."""
+    """The tokens that are cached in a free slot, and their tenant."""
 
     tenant: str
     token_ids: Tokens
 
     def num_shared(self, tenant: str, prompt_ids: Tokens) -> int:
-        """Return how many of them a prompt begins with: 0 for another tenant's, which must stay unknown."""
+        """Return the length of the common prefix with a prompt; 0 for another tenant, to reveal nothing."""
         if tenant != self.tenant:
             return 0
         size = min(len(self.token_ids), len(prompt_ids))
@@ -105,16 +105,16 @@ class Kept:
 class Scheduler:
     """A queue in order of arrival over ``num_slots`` KV slots.
 
-    Every running sequence that is decoding takes part in every pass; prompts share what
-    ``max_batch_tokens`` allows, in order of admission, and are read in chunks. With ``keeps_prompts`` a
-    sequence gets the free slot with the longest common prefix of its tenant, and continues from there.
+    Every decoding sequence takes part in every pass. Prompts are prefilled in chunks, in order of admission,
+    up to ``max_batch_tokens`` per pass. With ``keeps_prompts`` a sequence gets the free slot that shares the
+    longest prefix with its prompt, of the same tenant, and continues from there.
 
-    A sequence waits until there is memory for its prompt and its next tokens. When a running
-    sequence needs more than is left, the one that came last gives up its slot. That one waits again, before
-    all others, and later reads its prompt and its output so far. So the oldest sequence always goes on.
+    A sequence waits until there is memory for its prompt and its next tokens. When a running sequence needs
+    more memory than is left, the sequence that arrived last loses its slot. It becomes the first in the
+    queue, and later prefills its prompt and its output again. So the oldest sequence is never interrupted.
 
     Args:
-        memory: of the slots; None = there is enough.
+        memory: memory of the slots; None = unlimited.
     """
 
     def __init__(
@@ -160,12 +160,12 @@ class Scheduler:
             )
 
     def add(self, choices: Sequence[Choice]) -> None:
-        """Put the choices of one request into the waiting line, all or none: see :meth:`check_room`."""
+        """Put the choices of one request into the queue, all or none: see :meth:`check_room`."""
         self.check_room(len(choices))
         self._waiting.extend(choices)
 
     def take_cancelled(self) -> list[Choice]:
-        """Sequences with a disconnected client. They stay until they are released."""
+        """Return the sequences of disconnected clients. They stay until they are released."""
         return [choice for choice in self.live() if choice.live.is_cancelled]
 
     def live(self) -> list[Choice]:
@@ -173,7 +173,7 @@ class Scheduler:
         return [*self._running, *self._waiting]
 
     def release(self, choice: Choice) -> None:
-        """Forget a sequence; its slot is free for the next pass. No effect the second time. O(live)."""
+        """Remove a sequence. Its slot is free for the next pass. A second call has no effect. O(live)."""
         if choice in self._running:
             if self._kept is None:
                 self._leave_slot(choice)
@@ -186,7 +186,7 @@ class Scheduler:
             self._waiting.remove(choice)
 
     def next_rows(self) -> list[Row]:
-        """Admit the sequences that fit, then return what each running one contributes to the next pass."""
+        """Admit the sequences that fit, then return each running sequence's row of the next pass."""
         self._grow()
         self._admit()
         budget = self._max_batch_tokens
@@ -202,7 +202,7 @@ class Scheduler:
     # ---- memory ----
 
     def _admit(self) -> None:
-        """Give the first sequences of the waiting line a slot each, as long as there is memory for them."""
+        """Give the first sequences of the queue a slot each, as long as there is memory for them."""
         while self._free and self._waiting:
             choice = self._waiting[0]
             slot = self._free[-1] if self._kept is None else self._find_kept(choice, self._kept)
@@ -225,7 +225,7 @@ class Scheduler:
                     self._suspend(self._running[-1])
 
     def _reserve(self, choice: Choice, slot: int) -> bool:
-        """Reserve a slot's memory for a sequence. Texts kept in other free slots make room for it."""
+        """Reserve a slot's memory for a sequence. Caches in free slots are dropped to make room."""
         if self._memory is None:
             return True
         growth = max(GROWTH, choice.num_known // GROWTH_DIVISOR)
@@ -242,13 +242,13 @@ class Scheduler:
         return True
 
     def _forget(self, slot: int, kept: dict[int, Kept]) -> None:
-        """Drop what is kept in a free slot."""
+        """Drop the cache of a free slot."""
         del kept[slot]
         if self._memory is not None:
             self._memory.clear(slot)
 
     def _suspend(self, choice: Choice) -> None:
-        """Let a running sequence wait again, before all others."""
+        """Put a running sequence back into the queue, before all others."""
         logger.info(
             "the KV cache is full: %r waits, and will read its %d tokens again", choice.key, choice.num_known
         )
@@ -264,7 +264,7 @@ class Scheduler:
         choice.slot, choice.num_reserved = -1, 0
 
     def _find_kept(self, choice: Choice, kept: dict[int, Kept]) -> int:
-        """The slot that holds most of the prompt; if none holds much, the one that was freed first."""
+        """Return the slot that caches most of the prompt; if none caches much, the one freed first."""
         tenant = choice.live.request.tags.stage.tenant
         known = {
             slot: kept[slot].num_shared(tenant, choice.prompt_ids) for slot in self._free if slot in kept

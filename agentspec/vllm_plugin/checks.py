@@ -1,4 +1,4 @@
-"""Checks of the installed vLLM and of its settings: what the plug-in works with. Does not import vLLM."""
+"""Checks of the installed vLLM and of its settings against the plug-in's needs. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXTERNAL_LAUNCHER = "external_launcher"
 # Settings of speculative decoding with which every output stays the model's own. Some of vLLM's accept draft
 # tokens that the model would not have produced: ``synthetic`` accepts at given rates, ``fly`` (0.33) loosens
 # the test. So only known settings are allowed.
-# what is drafted, and how the drafter runs: the model verifies each draft token, whoever drafted it
+# settings of the drafter: the model verifies each draft token, from any drafter
 DRAFTERS = frozenset(
     (
         *("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"),
@@ -33,7 +33,7 @@ DRAFTERS = frozenset(
         "enable_adaptive_verification",
     )
 )
-# how draft tokens are accepted: the values with which the outputs are the model's
+# settings of acceptance: only the values with which the outputs are the model's own
 ACCEPTANCE: dict[str, Collection[object]] = {
     "rejection_sample_method": ("standard",),
     "draft_sample_method": ("greedy",),
@@ -51,7 +51,7 @@ def installed_version() -> str | None:
 
 
 def is_for_cpus() -> bool:
-    """Return whether the vLLM of this environment was built for CPUs."""
+    """Return True if the vLLM of this environment was built for CPUs."""
     for name in DISTRIBUTIONS:
         try:
             return "+cpu" in metadata.version(name) or name == CPU_DISTRIBUTION
@@ -61,7 +61,7 @@ def is_for_cpus() -> bool:
 
 
 def has_own_command() -> bool:
-    """Return whether the command ``vllm`` works: it asks for the distribution ``vllm``."""
+    """Return True if the command ``vllm`` works, which looks for the distribution ``vllm``."""
     try:
         metadata.distribution(DISTRIBUTIONS[0])
     except metadata.PackageNotFoundError:
@@ -97,7 +97,7 @@ def check_pipeline(num_stages: int) -> None:
 
 
 def check_executor(backend: object) -> None:
-    """Raise ConfigError if vLLM's ranks schedule by themselves: they would verify different drafts."""
+    """Raise ConfigError if vLLM's ranks schedule separately, since they would disagree on drafts."""
     if backend == EXTERNAL_LAUNCHER:
         raise ConfigError(
             f"AgentSpec does not run with --distributed-executor-backend {EXTERNAL_LAUNCHER} (torchrun, "
@@ -116,7 +116,7 @@ def check_version(version: str, *, allows_untested: bool = False) -> None:
 
 
 def check_lossless(config: Any) -> None:
-    """Raise ConfigError if a setting may change outputs, or isn't known and isn't at its default.
+    """Raise ConfigError if a setting may change outputs, or is unknown and not at its default.
 
     Args:
         config: vLLM's ``SpeculativeConfig``, a dataclass, as vLLM completed it.

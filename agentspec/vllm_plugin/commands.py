@@ -1,9 +1,9 @@
 """Commands of the control channel in a worker: they read statistics and change the forest.
 
-A command runs between two decode steps: the caller waits for the present one. A long command only starts
+A command runs between two decode steps, and its caller waits for the present step. A long command only starts
 there: it continues in a thread, concurrently with the steps, and the control channel polls for its result,
-by the name that it gave the job.
-The figures of ``stages``, which come with the status, are made at once unless there are many stages.
+by the name that it gave the job. ``stages``, which comes with the status, answers immediately unless there
+are many stages.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
 
-MOST_QUICK_STAGES = 128  # their figures take 2 ms
-MOST_JOBS = 8  # running, or finished and not polled yet
+MOST_QUICK_STAGES = 128  # limit for an immediate answer: their figures take 2 ms
+MOST_JOBS = 8  # limit of jobs that run, or have finished and were not polled yet
 
 
 class Commands:
@@ -42,7 +42,7 @@ class Commands:
 
     Args:
         file_suffix: suffix of the forest's file name, if several workers have one each.
-        facts: returns what else ``status`` shows.
+        facts: returns further members of ``status``.
     """
 
     def __init__(
@@ -66,15 +66,16 @@ class Commands:
         self._jobs: dict[str, Future[Answer]] = {}
         self._threads = ThreadPoolExecutor(2, "agentspec-commands")  # ``trace`` need not wait for ``load``
         self._autosave: ForestAutosave | None = None
-        self._num_changes = 0  # to the forest, by commands
-        self._num_calls = 0  # by the control channel
+        self._num_changes = 0  # number of the forest's changes by commands
+        self._num_calls = 0  # number of calls by the control channel
 
     def run(self, command: str, arguments: str, job: str = "") -> str:
         """Run one command. Return the answer, or ``{"error": {"message": ...}}``, as JSON. Never raises.
 
         Args:
             arguments: a JSON object.
-            job: the caller's name for this command, if it becomes a job; by ``command`` ``job`` it polls.
+            job: the caller's name for this command, if it becomes a job. The command ``job`` polls by this
+                name.
         """
         self._num_calls += 1
         try:
@@ -112,7 +113,7 @@ class Commands:
         self._autosave = autosave
 
     def close(self) -> None:
-        """Save a last time and end the threads."""
+        """Save once more and end the threads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self._autosave is not None:
             self._autosave.stop()
@@ -192,7 +193,7 @@ class Commands:
         if trace is None:
             return {"steps": None}
         text = cache(self._drafter.texts.token)
-        return {"steps": [step.told(text).describe() for step in list(trace.steps)]}
+        return {"steps": [step.as_texts(text).describe() for step in list(trace.steps)]}
 
     def save(self, path: Path) -> Answer:
         """Write all trees to a file; return its sizes. Raises ForestFileError."""
@@ -226,7 +227,7 @@ class Commands:
         tenant, outputs = _text(arguments, "tenant"), arguments.get("outputs")
         if not isinstance(outputs, list):
             raise ConfigError(f"outputs are a list of stage and response, not {outputs!r}")
-        # parse all of them before learning any
+        # parse all outputs before learning any
         read = [(StageKey.parse(_text(one, "stage"), tenant), _text(one, "response")) for one in outputs]
         num_tokens = 0
         for stage, response in read:
@@ -246,7 +247,7 @@ class Commands:
         return Path(f"{self._drafter.settings.forest_files().find(given)}{self._file_suffix}")
 
     def _version(self) -> tuple[int, int]:
-        """Return the number of changes by commands and of steps: without either the trees are the same."""
+        """Return the numbers of changes by commands and of steps: while both stay, the trees stay too."""
         return self._num_changes, self._drafter.timing.num_steps
 
 

@@ -1,10 +1,10 @@
 """The control channel in vLLM's own server: ``--middleware agentspec.vllm_plugin.control.Control``.
 
-It answers ``/agentspec/...`` by calling the workers (vLLM's ``collective_rpc``), and passes on all other
+It answers ``/agentspec/...`` by calling the workers (vLLM's ``collective_rpc``), and forwards all other
 requests. It is a middleware, not an endpoint plugin: vLLM loads endpoint plugins only if VLLM_PLUGINS names
-them, and that variable disables all plugins that it does not name. A client of this channel can erase and
-read the forest. So it requires the token in AGENTSPEC_CONTROL_TOKEN. Without a token in the environment, it
-answers only this machine. Does not import vLLM before the server has started.
+them, and that variable disables all plugins that it does not name. A client of this channel can read and
+erase the forest, so the channel requires the token in AGENTSPEC_CONTROL_TOKEN. Without a token in the
+environment, it answers only this machine. Does not import vLLM before the server has started.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Control:
         self._token = os.environ.get(TOKEN_VARIABLE, "").encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer requests under ``/agentspec/`` and pass on all others."""
+        """Answer requests under ``/agentspec/`` and forward all others."""
         if scope["type"] == "lifespan":  # before the first request
             _limit_requests(scope["app"])
         if scope["type"] != "http" or not scope["path"].startswith(OWN_PREFIX):
@@ -130,7 +130,7 @@ async def _arguments(request: Request) -> dict[str, Any]:
 
 async def _ask(engine: AsyncLLM, command: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of the workers that have a forest. Poll until a long command is done on all ranks."""
-    job = secrets.token_hex(8)  # its name if it becomes a job: the same on all ranks
+    job = secrets.token_hex(8)  # the job's name, the same on all ranks
     answers = await _call(engine, command, json.dumps(arguments), job)
     wait_s = POLL_S
     while any("job" in answer for answer in answers):
@@ -159,14 +159,14 @@ def _merged(command: str, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     first = next((one for one in ranks if "error" in one), ranks[0])
     if "error" in first:
         return first
-    if "corpus" in first:  # each rank shares its outputs by itself
+    if "corpus" in first:  # each rank has its own connection to the corpus
         first["corpus"] = _summed([one["corpus"] for one in ranks])
     match command:
         case "stages":
             return first | {"stages": [stage for one in ranks for stage in one["stages"]]}
-        case "trace":  # of the rank that had the request
+        case "trace":  # only one rank had the request
             return next((one for one in ranks if one["steps"] is not None), first)
-        case "evict" | "save" | "load":  # each rank has a forest and a file of its own
+        case "evict" | "save" | "load":  # each rank has its own forest and file
             return first | {
                 name: sum(one[name] for one in ranks) for name in first if isinstance(first[name], int)
             }
@@ -174,7 +174,7 @@ def _merged(command: str, ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _summed(corpora: list[dict[str, float]]) -> dict[str, float]:
-    """Return the sums of the ranks' figures; of a lag the longest."""
+    """Return the sums of the ranks' figures, and the longest lag."""
     return {
         name: max(one[name] for one in corpora) if name == "lag_s" else sum(one[name] for one in corpora)
         for name in corpora[0]

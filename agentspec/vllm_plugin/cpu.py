@@ -1,4 +1,4 @@
-"""A replacement for a kernel of vLLM's build for CPUs that writes its result into a copy."""
+"""Replaces a kernel of vLLM's build for CPUs that writes its result into a copy of the output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What clients receive of vLLM's outputs: only that is learned, shared with other engines, and counted.
+"""Finds the part of vLLM's output that the client received. Only this part is learned, shared and counted.
 
-vLLM looks for stop strings in another process, which then aborts the request: its worker has sampled tokens
-that no client gets. So the worker looks for them as well, once a request is over. Does not import vLLM.
+vLLM looks for stop strings in another process, which then aborts the request. Until then the worker samples
+tokens that no client gets. So the worker also looks for stop strings after the end of a request. Does not
+import vLLM.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _OF_PROMPTS = re.compile(r"(?P<call>cmpl-.+)-\d+-[0-9a-f]{8}")
 
 
 class Delivered(NamedTuple):
-    """What the client received of an output.
+    """The part of an output that the client received.
 
     Attributes:
-        num_whole: first tokens whose text it received to the end. These are learned.
-        num_counted: tokens of the output as the client counts them: up to the one that ended it.
+        num_whole: number of first tokens with text that the client received completely. These are learned.
+        num_counted: number of tokens of the output as the client counts them: up to the token that ended it.
     """
 
     num_whole: int
@@ -32,12 +33,12 @@ class Delivered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StopStrings:
-    """A request's stop strings, as vLLM's front end applies them.
+    """A request's stop strings, with the meaning that vLLM's front end gives them.
 
     Attributes:
         texts: the strings, at least one.
-        is_included: the client gets the string that ended its output.
-        min_tokens: the first tokens in which none is looked for.
+        is_included: True if the client gets the string that ended its output.
+        min_tokens: number of first tokens in which stop strings are ignored.
     """
 
     texts: tuple[str, ...]
@@ -46,7 +47,7 @@ class StopStrings:
 
     @classmethod
     def of(cls, params: SamplingParams) -> StopStrings | None:
-        """Return those of vLLM's ``SamplingParams``; None if it has none."""
+        """Return the stop strings of vLLM's ``SamplingParams``; None without any."""
         stop = getattr(params, "stop", None) or ()
         texts = (stop,) if isinstance(stop, str) else tuple(stop)
         if not texts:
@@ -54,7 +55,7 @@ class StopStrings:
         return cls(texts, params.include_stop_str_in_output, params.min_tokens)
 
     def find(self, pieces: Iterable[str]) -> Delivered | None:
-        """Return what the client receives up to the first stop string; None if the output has none.
+        """Return the part up to the first stop string; None if no stop string occurs.
 
         Args:
             pieces: the text that each token adds to the output. A token without text, such as the first bytes
@@ -74,7 +75,10 @@ class StopStrings:
         return None
 
     def _cut(self, text: str, num_new: int) -> int | None:
-        """Return the size that the client gets of a text whose last ``num_new`` characters are new."""
+        """Return the size of the text that the client gets; None without a stop string.
+
+        The last ``num_new`` characters of ``text`` are new.
+        """
         found = [
             start + len(stop) * self.is_included
             for stop in self.texts
@@ -85,12 +89,12 @@ class StopStrings:
 
 @dataclass(slots=True)
 class Call:
-    """The requests whose outputs one response has: of several choices, or of several prompts.
+    """The requests of one response: its choices, or its prompts.
 
     Attributes:
-        num_live, num_ended: requests that run, and that have ended.
-        ended: these, each with its row and what its client received by itself.
-        is_lost: the end of one of them is not known.
+        num_live, num_ended: number of requests that run, and that have ended.
+        ended: the ended requests, each with its row and the part that its client would receive alone.
+        is_lost: True if the end of one of the requests is not known.
     """
 
     name: str
@@ -101,7 +105,7 @@ class Call:
 
 
 def call_of(request_id: str) -> str | None:
-    """Return the name of the call that a request of vLLM is a part of; None if it is a call of its own."""
+    """Return the name of the call that a vLLM request is part of; None if it is the whole call."""
     match = _OF_CALL.fullmatch(request_id)
     if match is None:
         return None
@@ -112,6 +116,6 @@ def call_of(request_id: str) -> str | None:
 
 
 def is_answered_at_end(params: SamplingParams) -> bool:
-    """Return True if the client gets nothing before the end of the whole call: it does not stream."""
+    """Return True if the client does not stream, and so receives nothing before the call's end."""
     kind = getattr(params, "output_kind", None)
     return kind is not None and kind == getattr(type(kind), "FINAL_ONLY", None)

@@ -59,7 +59,8 @@ class Timing:
 
 
 class ForestDrafter:
-    """The live requests of one engine process. For the worker's thread only; :meth:`settle` for any.
+    """The live requests of one engine process. Only the worker's thread may use it; :meth:`settle` any
+    thread.
 
     A failure costs drafts, never a response: it is logged, and the request continues without drafts.
 
@@ -68,7 +69,7 @@ class ForestDrafter:
 
     Attributes:
         rows: the live requests as rows of the batch.
-        corpus: shares the outputs with other engines, after :meth:`open_corpus`; None = they stay here.
+        corpus: shares the outputs with other engines, after :meth:`open_corpus`; None = they are not shared.
         max_model_len: most tokens of prompt and output together.
 
     Raises:
@@ -100,7 +101,7 @@ class ForestDrafter:
 
     @property
     def price(self) -> float:
-        """The present least chance of acceptance for a draft token."""
+        """The least probability of acceptance with which a token is drafted now."""
         return self.meter.price
 
     @property
@@ -113,23 +114,24 @@ class ForestDrafter:
         return known_tokens(self.texts.encode(text), self._vocab_size)
 
     def settle(self) -> None:
-        """Return once all output so far is learned and counted. Not for the thread of the steps."""
+        """Wait until all output so far is learned and counted. The thread of the steps must not call this."""
         self._endings.settle()
         self.count()
 
     def count(self) -> None:
-        """Count the output so far, as far as it is known to be delivered."""
+        """Count the part of the output that is known to be delivered."""
         self.forest.settle()
         for live in list(self.live.values()):
             with self._counting:
-                # not a new request of the same name
+                # not a new request with the same name
                 if self.live.get(live.name) is live and not live.is_counted_at_end:
                     live.count(self.rows.take_counts(live.name))
 
     def open_corpus(self) -> None:
         """Begin to share outputs, if there is a corpus.
 
-        Only what drafts for its engine calls this. So each data-parallel rank shares, and of the
+        Only the process that drafts for its engine calls this: every data-parallel rank, and one of the
+        tensor-parallel ranks.
         tensor-parallel ranks one.
 
         Raises:
@@ -152,7 +154,7 @@ class ForestDrafter:
         self._endings.corpus = self.corpus
 
     def close(self) -> None:
-        """Learn all output so far, share it, and end the threads."""
+        """Learn and share all output so far, and end the threads."""
         self._background.shutdown(wait=True, cancel_futures=True)
         self.settle()
         self._endings.close()
@@ -169,7 +171,7 @@ class ForestDrafter:
             prompt: copied here; empty for embeddings. It may have tokens outside the vocabulary, such as
                 image placeholders. They must never be drafted.
         """
-        if new.sampling_params is None:  # it generates no tokens
+        if new.sampling_params is None:  # a pooling request
             return
         if new.req_id in self.live:  # the next input of a streaming session reuses the id
             self.end([new.req_id])
@@ -194,7 +196,7 @@ class ForestDrafter:
                 self._over.append(live)
 
     def finish_ended(self) -> None:
-        """Finish the requests that ended. The shared trees keep what was delivered."""
+        """Finish the requests that have ended. The shared trees keep the delivered outputs."""
         while self._over:
             live = self._over.pop()
             try:
@@ -203,7 +205,7 @@ class ForestDrafter:
                 logger.exception("the request %r was not finished", live.name)
 
     def lose_step(self, names: Iterable[str]) -> None:
-        """Give up requests of which a step was missed: they end without drafts, learning and traces."""
+        """Give up requests that miss a step: they end without drafts, learning and traces."""
         for name in names:
             self.rows.lose(name)
             self.traces.drop(name)
@@ -300,7 +302,7 @@ class ForestDrafter:
         return True
 
     def _give_up(self, request_id: str) -> None:
-        """Forget a request that could not be started, or only in part."""
+        """Remove a request whose start failed."""
         live = self.live.pop(request_id, None)
         self.traces.drop(request_id)
         self.rows.remove(request_id)

@@ -1,6 +1,7 @@
-"""Ends of requests: what their clients received is learned, shared with other engines, counted and traced.
+"""Ends of requests: the delivered part of an output is learned, shared with other engines, counted and
+traced.
 
-The rest of an output is forgotten. Does not import vLLM.
+The rest of an output is dropped. Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ logger = logging.getLogger(__name__)
 
 
 class Endings:
-    """Finishes requests. For the worker's thread only; :meth:`settle` for any.
+    """Finishes requests. Only the worker's thread may use it; :meth:`settle` any thread.
 
     Args:
         counting: lock of the stages' counters.
 
     Attributes:
-        corpus: shares the outputs; None = they stay here.
+        corpus: shares the outputs; None = they are not shared.
     """
 
     def __init__(
@@ -42,34 +43,34 @@ class Endings:
         self._texts = texts
         self._traces = traces
         self._counting = counting
-        self._calls: dict[str, Call] = {}  # with requests that run
-        self._has_texts = False  # the tokenizer was asked for
+        self._calls: dict[str, Call] = {}  # by name: calls with running requests
+        self._has_texts = False  # True once the tokenizer was requested
         self._thread = ThreadPoolExecutor(1, "agentspec-outputs")
         self._unfinished: set[Future[None]] = set()
 
     def expect(self, live: LiveRequest) -> None:
-        """Take a request that begins."""
+        """Register a request that begins."""
         if live.stops is not None and not self._has_texts:
             self._has_texts = True
-            self._thread.submit(self._texts.load)  # it takes seconds
+            self._thread.submit(self._texts.load)  # loading takes seconds
         name = call_of(live.name) if live.is_answered_at_end else None
         if name is not None:
             live.call = self._calls.setdefault(name, Call(name))
             live.call.num_live += 1
 
     def forgo(self, live: LiveRequest) -> None:
-        """Take the end of a request that could not be started, so nothing is known of its output."""
+        """Register the end of a request whose start failed, so that its output is unknown."""
         if live.call is not None:
             live.call.is_lost = True
             if self._leave(live.call):
                 self._in_background(self._answer, live.call)
 
     def finish(self, live: LiveRequest, row: EndedRow) -> None:
-        """Finish a request: now if all of its output was delivered for certain, otherwise in a thread."""
+        """Finish a request: now if all of its output was certainly delivered, otherwise in a thread."""
         is_last = live.call is None or self._leave(live.call)
         is_alone = live.call is None or (is_last and live.call.num_ended == 1)
         starting = live.starting
-        if starting is not None and not starting.cancel():  # it is being started now, or already was
+        if starting is not None and not starting.cancel():  # its start runs or has run
             starting.add_done_callback(partial(self._forget_entered, live.key))
         if is_alone and live.stops is None and row.is_ended:
             self._close(live, row, self._delivered(live, row))
@@ -77,7 +78,7 @@ class Endings:
             self._in_background(self._judge, live, row, None if is_alone else live.call, is_last)
 
     def settle(self) -> None:
-        """Return once all requests are finished."""
+        """Wait until all requests are finished."""
         wait(list(self._unfinished))
 
     def close(self) -> None:
@@ -85,7 +86,7 @@ class Endings:
         self._thread.shutdown(wait=True)
 
     def _leave(self, call: Call) -> bool:
-        """Note the end of a request of a call. Return True if it is the last one."""
+        """Register the end of one of a call's requests. Return True if it is the last one."""
         call.num_live -= 1
         call.num_ended += 1
         if call.num_live == 0:
@@ -98,7 +99,7 @@ class Endings:
         ending.add_done_callback(self._unfinished.discard)
 
     def _judge(self, live: LiveRequest, row: EndedRow, call: Call | None, is_last: bool) -> None:
-        """Find out what was delivered of an output. A call is answered once all its requests have ended."""
+        """Find the delivered part of an output. A call is answered when all its requests have ended."""
         delivered: Delivered | None = None
         try:
             delivered = self._delivered(live, row)
@@ -112,26 +113,26 @@ class Endings:
             self._answer(call)
 
     def _answer(self, call: Call) -> None:
-        """Finish the requests of a call. If one was broken off, the client did not get the others either."""
+        """Finish the requests of a call. If one was aborted, the client did not receive the others either."""
         is_answered = not call.is_lost and all(delivered is not None for _, _, delivered in call.ended)
         for live, row, delivered in call.ended:
             self._close(live, row, delivered if is_answered else None)
 
     def _delivered(self, live: LiveRequest, row: EndedRow) -> Delivered | None:
-        """Return what the client received of an output; None if that can't be known: it was broken off."""
+        """Return the delivered part of an output; None for an aborted request, whose part is unknown."""
         num_tokens = row.num_output_tokens
         if live.stops is not None:
             tokens = row.output.tolist()
             is_whole = len(tokens) == num_tokens
             if row.is_ended and is_whole and not live.stops.is_included and live.stop_tokens & {*tokens[-1:]}:
-                tokens.pop()  # the client gets no text of it
+                tokens.pop()  # a stop token has no text
             found = live.stops.find(self._texts.pieces(live.params, live.prompt_token_ids, tokens))
             if found is not None or not is_whole:
                 return found
         return Delivered(num_tokens, num_tokens) if row.is_ended else None
 
     def _close(self, live: LiveRequest, row: EndedRow, delivered: Delivered | None) -> None:
-        """Learn, share, count and trace what was delivered of an output; None: nothing."""
+        """Learn, share, count and trace the delivered part of an output; None = no part."""
         try:
             self._count(live, row, delivered)
             output = row.output[: 0 if delivered is None else delivered.num_whole]
@@ -157,7 +158,7 @@ class Endings:
     def _learn(self, live: LiveRequest, output: Tokens, *, is_delivered: bool) -> None:
         if live.stops is not None:
             self._forest.finish(live.key, live.tags.learn and len(output) > 0, output)
-        else:  # trees that are shared hold no output that the corpus does not know
+        else:  # shared trees must not hold outputs that the corpus does not know
             self._forest.finish(live.key, learn=is_delivered and (self.corpus is None or len(output) > 0))
 
     def _share(self, live: LiveRequest, output: Tokens) -> None:

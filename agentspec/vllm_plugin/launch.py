@@ -33,9 +33,9 @@ SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 OWN_COMMAND_MODULE = "vllm.entrypoints.cli.main"  # of the command ``vllm``
 DEFAULT_MAX_DRAFT = 15  # 1 + K is a power of two, as are the sizes that vLLM captures CUDA graphs for
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
-V1_METHOD, V2_METHOD = "custom_class", "ngram_gpu"  # the second: vLLM runs it with asynchronous scheduling
-MODEL_METHODS = ("eagle", "eagle3", "mtp", "draft_model")  # whose drafts the trees can be used with
-# what the runner V2 refuses (VllmConfig._get_v2_model_runner_unsupported_features)
+V1_METHOD, V2_METHOD = "custom_class", "ngram_gpu"  # vLLM runs the second one with asynchronous scheduling
+MODEL_METHODS = ("eagle", "eagle3", "mtp", "draft_model")  # can run together with the trees
+# features that the runner V2 refuses (VllmConfig._get_v2_model_runner_unsupported_features)
 REFUSED_FLAGS = ("--enable-dbo", "--ubatch-size")
 _OFF = ("0", "false", "off", "no")
 PROPOSER = "agentspec.vllm_plugin.v1.proposer.ForestProposer"
@@ -54,7 +54,7 @@ OTHER_BALANCER_FLAGS = frozenset(  # only some of the ranks are behind the serve
 EXECUTOR_FLAG = "--distributed-executor-backend"
 KV_TRANSFER_FLAG, KV_LOAD_POLICY = "--kv-transfer-config", "kv_load_failure_policy"
 API_SERVER_FLAGS = ("--api-server-count", "-asc")
-SPECULATIVE_START = "spec"  # of the names of all flags that change vLLM's speculative settings
+SPECULATIVE_START = "spec"  # prefix of all flags that change vLLM's speculative settings
 PLACES = ("--model", "--host", "--port")
 OURS = (
     *(*PLACES, "--worker-cls", "--scheduler-cls"),
@@ -99,8 +99,9 @@ class ModelRunner:
         Args:
             flags: names of the user's flags, such as ``--enable-dbo``.
             is_for_cpus: this vLLM was built for CPUs.
-            recomputes_failed_loads: blocks of the KV cache that can't be loaded are computed. V2 (0.32) keeps
-                its own count of computed tokens, and continues without the lost blocks.
+            recomputes_failed_loads: True if vLLM recomputes blocks of the KV cache that it can't load. V2
+                (0.32) does
+                    not: it keeps its own count of computed tokens, and continues without the lost blocks.
         """
         wish = asks_for_v2(environment)
         if wish is not None:
@@ -118,7 +119,7 @@ class ModelRunner:
         return "V2" if self.is_v2 else "V1"
 
     def check_is_v2(self, setting: str) -> None:
-        """Raise ConfigError if it is V1, which the setting has no effect on."""
+        """Raise ConfigError if the runner is V1, on which the setting has no effect."""
         if not self.is_v2:
             reason = f" ({self.reason})" if self.reason else ""
             raise ConfigError(f"{setting} needs vLLM's model runner V2, not {self.name}{reason}")
@@ -138,7 +139,7 @@ class ModelRunner:
             adaptive_verification: see :class:`PluginSettings`.
 
         Raises:
-            ConfigError: the runner has no adaptive verification, or none together with a draft model.
+            ConfigError: the runner has no adaptive verification, or can't combine it with a draft model.
         """
         if draft_model is not None:
             self.check_is_v2("draft_model")
@@ -156,7 +157,7 @@ class ModelRunner:
         config = {
             "method": V2_METHOD,
             "num_speculative_tokens": num_speculative_tokens,
-            "prompt_lookup_min": 2,  # not used; vLLM wants both
+            "prompt_lookup_min": 2,  # not used, but vLLM requires both
             "prompt_lookup_max": 4,
         }
         return {**config, "enable_adaptive_verification": True} if adaptive_verification else config
@@ -289,11 +290,11 @@ def _check_given(extra: Sequence[str], given: Sequence[str], runner: ModelRunner
         given: the same, with those of a configuration file.
     """
     _refuse(extra, OURS)
-    _refuse(config_file(extra), [name for name in OURS if name not in PLACES])  # ours come later, and win
+    _refuse(config_file(extra), [name for name in OURS if name not in PLACES])  # later flags win
     check_executor(value(given, EXECUTOR_FLAG))
     for name in () if runner.is_v2 else PIPELINE_FLAGS:
         size = value(given, name)
-        if size is not None and size.isdecimal():  # vLLM refuses anything else
+        if size is not None and size.isdecimal():  # vLLM reports any other value
             check_pipeline(int(size))
 
 
@@ -321,12 +322,12 @@ def _in_force(settings: Mapping[str, object] | None, command: Sequence[str]) -> 
 
 
 def _drafting(draft_model: str) -> dict[str, Any]:
-    """Return vLLM's settings for a draft model. vLLM recognizes the kind of other models by itself."""
+    """Return vLLM's settings for a draft model. vLLM detects the kind of other models."""
     if draft_model == OWN_HEADS:
         return {"method": OWN_HEADS}
     try:
         config = json.loads((Path(draft_model) / "config.json").read_text())
-    except (OSError, ValueError):  # a name that vLLM downloads, or it reports the error
+    except (OSError, ValueError):  # a name that vLLM downloads; otherwise vLLM reports the error
         return {"model": draft_model}
     names = config.get("architectures") if isinstance(config, dict) else None
     kinds = {"Eagle3": "eagle3", "Eagle": "eagle"}

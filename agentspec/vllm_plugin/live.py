@@ -24,17 +24,17 @@ class LiveRequest:
     """A request from its first step until vLLM reports its end, scheduled or not.
 
     Attributes:
-        name: vLLM's id, which a later request may have as well.
-        key: its name in the forest.
-        trees: the forest's key for its trees.
+        name: vLLM's id of the request; a later request may have the same.
+        key: name of the request in the forest.
+        trees: the forest's key of its trees.
         counters: counters of its stage.
         num_prompt_tokens: length of its prompt.
-        num_tokens: tokens of prompt and output, as far as model runner V1 reported them.
-        stop_tokens: tokens at which vLLM's scheduler ends it.
+        num_tokens: number of prompt and output tokens that model runner V1 has reported.
+        stop_tokens: tokens at which vLLM's scheduler ends the request.
         stops: its stop strings; None without any.
-        is_answered_at_end: its client gets nothing before the end of the call.
-        call: the requests that are answered with it; None if it is alone.
-        params, prompt_token_ids: vLLM's, to read its output as vLLM does.
+        is_answered_at_end: True if the client receives nothing before the end of the call.
+        call: the requests of the same call; None for a call with one request.
+        params, prompt_token_ids: vLLM's, to read the output as vLLM does.
         starting: pending start of a request with a prediction; None once it is in the forest.
         trace: trace of its steps, if it is traced.
     """
@@ -57,11 +57,11 @@ class LiveRequest:
 
     @property
     def is_counted_at_end(self) -> bool:
-        """True if it is unknown before its end how much of its output the client receives."""
+        """True if the delivered part of the output is unknown before the end of the request."""
         return self.stops is not None or self.is_answered_at_end
 
     def count(self, counts: RowCounts) -> None:
-        """Add counts of its row to its stage."""
+        """Add the counts of the request's row to its stage."""
         stage = self.counters
         stage.num_output_tokens += counts.num_output_tokens
         stage.decode_s += counts.decode_s

@@ -14,10 +14,10 @@ _WALL = "\N{SYMBOL FOR UNIT SEPARATOR}"
 
 @lru_cache(MAX_STAGES)
 def adapted(stage: StageKey, adapter: str | None) -> StageKey:
-    """Return the forest's key for a stage: in a tenant of its adapter, and in a workflow.
+    """Return the forest's key for a stage: in a tenant of the adapter, and in a workflow.
 
-    No two pairs of tenant and adapter give the same tenant. Stages without a workflow share one. So the
-    tenant's own tree is not needed: it would hold the same outputs as the workflows' trees.
+    Different pairs of tenant and adapter give different tenants. All stages without a workflow share one. The
+    tenant's own tree is therefore not needed: it would hold the same outputs as the workflows' trees.
     """
     names = (stage.tenant,) if adapter is None else (stage.tenant, adapter)
     tenant = _WALL.join(name.replace("\\", "\\\\").replace(_WALL, f"\\{_WALL}") for name in names)

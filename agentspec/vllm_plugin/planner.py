@@ -1,9 +1,9 @@
 """The steps of both model runners: Python plans a step, which then runs without the GIL.
 
-A planned step (:class:`RowStep <agentspec.forest.RowStep>`) takes what the model sampled and drafts for the
-next forward pass. With model runner V2 the device's stream runs it once the samples have arrived, and Python
-never waits for it; with V1 it runs at once. What came of it is read while later steps are planned. Does not
-import vLLM.
+A planned step (:class:`RowStep <agentspec.forest.RowStep>`) reads the sampled tokens and drafts for the next
+forward pass. With model runner V2 the device's stream runs the step after the samples have arrived, and
+Python never waits for it; with V1 the step runs immediately. Python reads a step's results while it plans
+later steps. Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WAIT_S = 0.002  # for a step whose samples have arrived
-LONGEST_STEP_S = 10.0  # after which a step in flight is given up
+WAIT_S = 0.002  # time-out for a step with samples that have arrived
+LONGEST_STEP_S = 10.0  # a step in flight for longer is given up
 _PAUSE_S = 50e-6
 
 
@@ -57,21 +57,21 @@ class Planned:
 
 
 class StepPlanner:
-    """Plans the steps of one engine process. Used by the worker's thread only; :meth:`drafted` by any thread.
+    """Plans the steps of one engine process. Only the worker's thread may use it; :meth:`drafted` any thread.
 
     Args:
         drafter: the live requests.
         max_rows: most rows of a batch.
-        memory: returns the memory for an array of this shape and dtype, which the device can copy from.
+        memory: returns memory for an array of this shape and dtype that the device can copy from.
         clock: ``time.monotonic``'s seconds.
-        model: what vLLM's draft model is worth; None without one.
+        model: statistics of vLLM's draft model; None without one.
 
     Attributes:
-        drafts: int64 ``[max_rows, K]``, drafts of the step that ran last, padded with tokens of the model.
-            They begin with -1 where the draft model drafts.
-        chances: float32 ``[max_rows, K]``: the chance of each draft token if those before it are accepted; 0
-            for padding.
-        timing: time of the worker's thread.
+        drafts: int64 ``[max_rows, K]``, drafts of the step that ran last, padded with tokens of the model. A
+            row begins with -1 where the draft model drafts.
+        chances: float32 ``[max_rows, K]``: probability of each draft token given that those before it are
+            accepted; 0 for padding.
+        timing: durations of steps in the worker's thread.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class StepPlanner:
         self._clock = clock
         self._flying: deque[Planned] = deque()
         self._last: Planned | None = None
-        self._stopped: set[str] = set()  # preempted requests; with V2 they come back as new ones
+        self._stopped: set[str] = set()  # preempted requests, which V2 starts again as new ones
         self._verified: Mapping[str, Sequence[int]] = {}
         self._dictated: Mapping[str, Sequence[int]] = {}
         self._num_scheduled = 0
-        self._thread_s = 0.0  # of the present step
+        self._thread_s = 0.0  # of the present step, in the worker's thread
         self._last_drafts: dict[str, list[int]] = {}  # of traced requests
         self._num_failures = 0
 
     # ---- calls from the worker ----
 
     def begin_step(self, scheduler_output: SchedulerOutput) -> None:
-        """Begin a step: take the requests that ended, and the slots scheduled for verification."""
+        """Begin a step: note the requests that have ended, and the slots scheduled for verification."""
         begin_s = self._clock()
         self.observe()
         self._stopped |= scheduler_output.preempted_req_ids or set()
@@ -115,7 +115,7 @@ class StepPlanner:
         self._thread_s = self._clock() - begin_s
 
     def start(self, new_requests: Iterable[NewRequestData]) -> None:
-        """Finish the requests that ended; start the new ones, and those that continue after preemption."""
+        """Finish the requests that have ended. Start new ones, and those that continue after preemption."""
         begin_s = self._clock()
         self.drafter.finish_ended()
         for new in new_requests:
@@ -125,7 +125,7 @@ class StepPlanner:
                 self._stopped.discard(new.req_id)
                 self.drafter.rows.resume(new.req_id, len(new.prefill_token_ids or ()))
                 continue
-            prompt = new.prompt_token_ids or []  # None: it consists of embeddings
+            prompt = new.prompt_token_ids or []  # None for a prompt of embeddings
             whole = new.prefill_token_ids or (prompt if new.prompt_embeds is None else new.prompt_embeds)
             self.drafter.start(new, len(whole), prompt)
         self._thread_s += self._clock() - begin_s
@@ -133,13 +133,14 @@ class StepPlanner:
     # ---- a step ----
 
     def expect(self, dictated: Mapping[str, Sequence[int]]) -> None:
-        """Take what grammars dictate of the outputs, from the step on that is planned next."""
+        """Note the outputs that grammars dictate, for the step that is planned next."""
         self._dictated = dictated
 
     def plan(
         self, names: list[str], num_sampled: NDArray[np.int32], sampled: NDArray[np.int64]
     ) -> Planned | None:
-        """Plan the step whose samples will arrive in these arrays. The caller has the stream run it.
+        """Plan the step whose samples will arrive in these arrays. The caller runs it, on the stream or
+        directly.
 
         Args:
             names: request of each row.
@@ -147,8 +148,8 @@ class StepPlanner:
             sampled: int64 ``[rows, n]``, of which ``num_sampled`` tokens count.
 
         Returns:
-            The step, which writes ``drafts`` and ``chances`` when it runs; None if it failed: the rows draft
-            nothing any more.
+            The step, which writes ``drafts`` and ``chances`` when it runs; None if planning failed: the rows
+                    get no more drafts.
         """
         begin_s = self._clock()
         dictated, self._dictated = self._dictated, {}
@@ -180,7 +181,7 @@ class StepPlanner:
         return planned
 
     def observe(self) -> None:
-        """Take what came of the steps that have run."""
+        """Count and trace the steps that have run."""
         while self._flying and self._flying[0].step.is_done:
             try:
                 self._take(self._flying.popleft())
@@ -188,7 +189,7 @@ class StepPlanner:
                 logger.exception("a step was not counted")
 
     def drafted(self, planned: Planned, timeout_s: float = WAIT_S) -> Drafted | None:
-        """Return what the scheduler needs to know of a step's drafts; None if it does not run in time."""
+        """Return lengths and probabilities of a step's drafts; None if the step does not run in time."""
         if not self._has_run(planned, timeout_s):
             return None
         step, acceptance = planned.step, planned.step.acceptance
@@ -214,7 +215,7 @@ class StepPlanner:
         return True
 
     def _offer(self, names: list[str], price: float) -> tuple[int, NDArray[np.float32] | None]:
-        """Return how many tokens the draft model offers, and what the trees' drafts must be worth."""
+        """Return the number of tokens that the model drafts, and the least worth of the trees' drafts."""
         if self._model is None:
             return 0, None
         return self._model.num_tokens(price), self._model.least(map(self._stage_of, names))
@@ -224,7 +225,7 @@ class StepPlanner:
         return None if live is None else live.trees
 
     def _prefill(self, cached: CachedRequestData) -> None:
-        """Note the requests whose prompts are computed, or computed again: a load of their cache failed."""
+        """Note requests whose prompts are computed, or computed again after a failed load of their cache."""
         live = self.drafter.live
         for name, num_computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
             one = live.get(name)
@@ -237,7 +238,7 @@ class StepPlanner:
         if last is not None and not self._has_run(last, LONGEST_STEP_S):
             self.drafter.rows.lose(name)
 
-    # ---- what came of a step ----
+    # ---- results of a step ----
 
     def _take(self, planned: Planned) -> None:
         step, drafter = planned.step, self.drafter
@@ -251,7 +252,7 @@ class StepPlanner:
                 stage = self._stage_of(planned.names[row])
                 self._model.learn(stage, forgone, num_verified, num_accepted, planned.price)
         saving = drafter.meter.observe(step.begin_s, end_s, planned.num_scheduled, *step.sums)
-        if saving is not None and self._model is None:  # steps without drafts have its passes as well
+        if saving is not None and self._model is None:  # steps without drafts run the draft model, too
             step.count_saving(saving)
         if drafter.traces.live:
             self._note(planned)
@@ -267,7 +268,7 @@ class StepPlanner:
                 continue
             num_gained, source = step.gained(row)
             draft = self._last_drafts.get(name, [])[: len(planned.verified.get(name, ()))]
-            draft += sampled[len(draft) : -1]  # padding that was accepted
+            draft += sampled[len(draft) : -1]  # accepted padding
             self._last_drafts[name] = step.draft(row)
             try:
                 trace.add(Source(source), draft, sampled, num_gained)

@@ -1,7 +1,7 @@
-"""What the plug-in's scheduler and worker tell each other. Does not import vLLM.
+"""Messages between the plug-in's scheduler and worker. Does not import vLLM.
 
-They may be two processes, between which vLLM passes its own messages. The plug-in adds one object to a
-message, under one name. vLLM pickles messages with all their attributes.
+Scheduler and worker may be two processes. The plug-in adds one object to vLLM's own messages, as an
+attribute. vLLM pickles messages with all their attributes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ NAME = "agentspec"  # the attribute of vLLM's messages
 
 
 class Drafted(NamedTuple):
-    """The drafts that a step made for the next one, as the scheduler needs to know them.
+    """The drafts of a step for the next one, as needed by the scheduler.
 
     Attributes:
         names: request of each row.
         lengths: draft tokens of each row, without padding.
-        acceptance: float32 ``[rows, K]``: the chance that the first draft tokens up to each are all accepted;
-            0 for padding.
-        price: least chance of acceptance at which a draft token was made.
+        acceptance: float32 ``[rows, K]``: probability that the draft tokens up to each position are all
+            accepted; 0 for padding.
+        price: least probability of acceptance with which a token was drafted.
     """
 
     names: list[str]
@@ -39,19 +39,19 @@ class Signal:
 
     Attributes:
         drafted: from the worker, with vLLM's ``ModelRunnerOutput``.
-        dictated: from the scheduler, with vLLM's ``GrammarOutput``: output of each request from this step on,
-            as far as its grammar dictates it. Begins with the draft that the step verifies.
+        dictated: from the scheduler, with vLLM's ``GrammarOutput``: by request, the draft that this step
+            verifies, followed by the tokens that the grammar dictates.
     """
 
     drafted: Drafted | None = None
     dictated: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def attach(self, message: Any) -> None:
-        """Let a message of vLLM's carry this signal."""
+        """Attach this signal to a vLLM message."""
         setattr(message, NAME, self)
 
     @classmethod
     def of(cls, message: Any) -> Signal:
-        """Return the signal that a message carries; an empty one if it carries none."""
+        """Return the signal of a message; an empty one if the message has none."""
         signal = getattr(message, NAME, None)
         return signal if isinstance(signal, cls) else cls()

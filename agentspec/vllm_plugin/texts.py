@@ -1,4 +1,4 @@
-"""Conversion between texts and tokens of the served model, in the worker, which otherwise sees no text."""
+"""Conversion between texts and tokens of the served model. The rest of the worker sees only tokens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServedTokenizer:
         self._using = threading.Lock()  # tokenizers are not thread-safe
 
     def encode(self, text: str) -> Tokens:
-        """Return the tokens of a text as an output: without those that begin or end a prompt.
+        """Return the tokens of a text as an output, without special tokens of a prompt's begin or end.
 
         Raises:
             ConfigError: this server has no tokenizer.
@@ -42,7 +42,7 @@ class ServedTokenizer:
             return np.array(self._tokenizer.encode(text, add_special_tokens=False), np.int32)
 
     def token(self, token_id: int) -> str:
-        """Return the text of one token after others: special tokens by name, U+FFFD for no whole character.
+        """Return the text of one token: special tokens by name, U+FFFD for a part of a character.
 
         Raises:
             ConfigError: this server has no tokenizer.
@@ -84,7 +84,7 @@ class ServedTokenizer:
 
     @cached_property
     def vocabulary(self) -> str:
-        """Fingerprint of the meaning of token ids: equal for two servers only if their ids mean the same."""
+        """Fingerprint of the meaning of token ids: equal for two servers only if each id means the same."""
         with self._using:
             tokens = json.dumps(sorted(self._tokenizer.get_vocab().items())).encode()
         # models with the same tokenizer may have tables of different sizes

@@ -1,7 +1,7 @@
 """Traces of the last traced requests: the draft of each decode step, and the accepted tokens.
 
-They store token ids, which are converted to texts on request. A tenant finds only the traces of its own
-requests, an operator finds all.
+Traces store token ids, which are converted to texts on request. A tenant can read only traces of its own
+requests, an operator all traces.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Step:
 
     @property
     def num_tokens(self) -> int:
-        """Number of its tokens in the output."""
+        """Number of output tokens of the step."""
         return self.num_accepted + (self.own is not None)
 
-    def told(self, text: Callable[[int], str]) -> TracedStep:
+    def as_texts(self, text: Callable[[int], str]) -> TracedStep:
         """Return the step as texts; ``text`` converts one token."""
         return TracedStep(
             source=self.source,
@@ -51,11 +51,11 @@ class Trace:
         self.steps: list[Step] = []
 
     def add(self, source: Source, draft: Sequence[int], sampled: Sequence[int], num_kept: int) -> None:
-        """Add a step, of whose sampled tokens ``num_kept`` are before the end of the output.
+        """Add a step. The first ``num_kept`` sampled tokens are part of the output.
 
         Args:
-            draft: what the step verified.
-            sampled: its tokens, the model's own last.
+            draft: the draft tokens that the step verified.
+            sampled: the step's tokens, ending with the model's own.
         """
         if not num_kept or len(self.steps) >= MAX_TRACED_STEPS:
             return
@@ -64,7 +64,7 @@ class Trace:
         self.steps.append(Step(source, np.array(draft, np.int32), num_accepted, own))
 
     def cut(self, num_tokens: int) -> None:
-        """Keep the steps of the output's first tokens."""
+        """Drop the steps after the output's first ``num_tokens`` tokens."""
         kept: list[Step] = []
         for step in self.steps:
             if num_tokens <= 0:
@@ -91,14 +91,14 @@ class Traces:
     def begin(self, name: str, tenant: str, trace_id: str, *, is_held: bool = False) -> Trace:
         """Trace a request from its first step on. Replaces an earlier trace with the same id.
 
-        ``is_held``: until :meth:`keep` is called for it, it is read as empty.
+        With ``is_held`` the trace reads as empty until :meth:`keep` is called for it.
         """
         trace = self.live[name] = Trace()
         self.keep(tenant, trace_id, Trace() if is_held else trace)
         return trace
 
     def keep(self, tenant: str, trace_id: str, trace: Trace) -> None:
-        """Let a trace be read from now on."""
+        """Make a trace readable from now on."""
         with self._keeping:
             self._kept.pop((tenant, trace_id), None)
             self._kept[tenant, trace_id] = trace
@@ -106,22 +106,22 @@ class Traces:
                 del self._kept[next(iter(self._kept))]
 
     def end(self, name: str) -> Trace | None:
-        """End a request. Return its trace, which can still be read; None if it has none."""
+        """End a request. Return its trace, which stays readable; None without one."""
         return self.live.pop(name, None)
 
     def drop(self, name: str) -> None:
-        """Forget the trace of a live request, if there is one."""
+        """Drop the trace of a live request, if there is one."""
         trace = self.live.pop(name, None)
         if trace is not None:
             self.forget(trace)
 
     def forget(self, trace: Trace) -> None:
-        """Forget a trace. It can't be read any more."""
+        """Drop a trace."""
         with self._keeping:
             self._kept = {key: one for key, one in self._kept.items() if one is not trace}
 
     def of(self, tenant: str | None, trace_id: str) -> Trace | None:
-        """Return the trace of the tenant's last request with this id. Tenant None, an operator, finds any."""
+        """Return the trace of the tenant's last request with this id. Tenant None, an operator, reads any."""
         if tenant is not None:
             return self._kept.get((tenant, trace_id))
         found = [trace for (_, known), trace in list(self._kept.items()) if known == trace_id]

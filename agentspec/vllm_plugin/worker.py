@@ -1,4 +1,4 @@
-"""vLLM's worker, extended to report steps and requests to what drafts for them.
+"""vLLM's worker, extended to report steps and requests to the plug-in's planner.
 
 ``--worker-cls agentspec.vllm_plugin.worker.AgentSpecWorker``
 """
@@ -51,7 +51,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
     _is_warm = False
 
     def init_device(self) -> None:
-        """Make the model runner. Raises ConfigError if the plug-in can't work here."""
+        """Create the model runner. Raises ConfigError if the plug-in can't work here."""
         settings = self._check()
         if self.use_v2_model_runner:
             from agentspec.vllm_plugin.v2 import speculator
@@ -80,7 +80,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             )
 
     def compile_or_warm_up_model(self) -> Any:
-        """Warm up. vLLM runs made-up requests here, of which nothing may be learned."""
+        """Warm up. vLLM runs dummy requests here, from which nothing may be learned."""
         planner, self._planner = self._planner, None
         try:
             return super().compile_or_warm_up_model()
@@ -95,7 +95,8 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
             planner.begin_step(scheduler_output)
             if not self.use_v2_model_runner:
                 runner = self.model_runner
-                # otherwise one request near the end of its context stops all drafts; each has a limit here
+                # otherwise vLLM stops all drafts if one request is near the end of its context; here each has
+                # a limit
                 runner.effective_drafter_max_model_len = runner.max_model_len + runner.num_spec_tokens + 1
         output = super().execute_model(scheduler_output)
         if planner is not None:
@@ -105,7 +106,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         return output
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """Sample, and draft what grammars dictate."""
+        """Sample, and draft the dictated tokens."""
         if self._planner is not None:
             self._planner.expect(Signal.of(grammar_output).dictated)
         return super().sample_tokens(grammar_output)
@@ -133,7 +134,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         super().shutdown()
 
     def _found_planner(self) -> StepPlanner | None:
-        """Return what plans the steps, in the worker whose drafts are used; None in all others."""
+        """Return the step planner, in the worker that drafts; None in all others."""
         if self.use_v2_model_runner:
             return getattr(self.model_runner.speculator, "planner", None)  # no speculator: another PP stage
         if not get_pp_group().is_last_rank or get_tp_group().rank_in_group != 0:
@@ -172,7 +173,7 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         return settings
 
     def _facts(self) -> Answer:
-        """Return what ``status`` shows of this worker."""
+        """Return this worker's members of ``status``."""
         assert self._planner is not None
         return {
             "model_runner": ModelRunner(self.use_v2_model_runner).name,
@@ -182,10 +183,10 @@ class AgentSpecWorker(PlatformWorker):  # type: ignore[misc]
         }
 
     def _samples_at_once(self, scheduler_output: SchedulerOutput) -> bool:
-        """Return whether ``execute_model`` may sample too, which vLLM asks for by another call of the worker.
+        """Return True if ``execute_model`` may sample too, for which vLLM otherwise calls the worker again.
 
-        It may if nothing happens between the two calls: no masks of a grammar are made, and no other step.
-        While vLLM warms up, it makes both calls itself.
+        It may if nothing happens between the two calls: no grammar's masks and no other step. While vLLM
+        warms up, it makes both calls itself.
         """
         is_step_by_step = (
             not self._is_asynchronous() and self.vllm_config.parallel_config.pipeline_parallel_size == 1

@@ -157,7 +157,7 @@ def test_a_step_in_words() -> None:
     trace = Trace()
     trace.add(Source.NONE, [1, 2], [1, 9], 2)
     (step,) = trace.steps
-    assert step.told(str).describe() == {
+    assert step.as_texts(str).describe() == {
         "source": None,
         "tokens": ("1", "2"),
         "parents": (-1, 0),

@@ -80,12 +80,12 @@ class KVCache:
         return 2 * self.num_kv_heads * self._padded_len * self._head_dim * self._dtype.itemsize
 
     def bytes_of(self, num_tokens: int) -> int:
-        """Return the memory of a slot that holds this many tokens, which are at least one."""
+        """Return the memory of a slot that holds this many tokens, at least one."""
         whole = -(-num_tokens // self._page_tokens) * self._page_tokens
         return self._num_layers * self._slot_bytes // self._padded_len * whole
 
     def clear(self, slot: int) -> None:
-        """Forget the entries of a slot; on a CPU its memory is free again."""
+        """Drop the entries of a slot. On a CPU this frees the slot's memory."""
         if self._pages is not None:
             for layer in range(self._num_layers):
                 self._pages.release((layer * self.num_slots + slot) * self._slot_bytes, self._slot_bytes)
@@ -141,7 +141,7 @@ class KVCache:
 
 
 class PageMemory:
-    """Memory of a CPU that takes pages only where it was written, and gives them back.
+    """Memory of a CPU that takes pages only when they are written, and can return them.
 
     Address space for ``num_bytes``, of which only pages that were written take memory. It begins as zeros.
 

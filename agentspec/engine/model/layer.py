@@ -1,4 +1,4 @@
-"""One layer of a Llama-family model, and where its tensors come from."""
+"""One layer of a Llama-family model, and the source of its tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentspec.engine.model.rotary import interleave, rotate
 
 
 class Weights(Protocol):
-    """Where the model takes its tensors from."""
+    """The source of the model's tensors."""
 
     dtype: torch.dtype
     device: torch.device

@@ -1,4 +1,4 @@
-"""One matrix product of the model, in whichever form this machine does fastest."""
+"""One matrix product of the model, in the form that is fastest on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from agentspec.engine.machine_memory import total_memory
 
-# A packed copy doubles a weight's memory: a model has one if it fits into this share of the machine's,
+# A packed copy doubles a weight's memory: a model gets one if it fits into this share of the machine's,
 PACK_SHARE = 1 / 8
 PACK_BYTES = 512 << 20  # or is no larger than this.
 

@@ -11,9 +11,9 @@ from torch.nn import functional
 class RMSNorm:
     """``x / sqrt(mean(x^2) + eps) * weight``.
 
-    torch's ``rms_norm`` is six small operations on the CPU. There this is a division by
-    ``hypot(|x|, sqrt(size * eps))``, and the rest, ``weight * sqrt(size)``, is ``scale``: the caller
-    multiplies it into the columns of the matrix that follows. Elsewhere ``scale`` is None.
+    torch's ``rms_norm`` is six small operations on the CPU. There this class divides by
+    ``hypot(|x|, sqrt(size * eps))``. The remaining factor, ``weight * sqrt(size)``, is ``scale``, which the
+    caller multiplies into the columns of the following matrix. On other devices ``scale`` is None.
     """
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
@@ -25,13 +25,13 @@ class RMSNorm:
         self._floor = torch.tensor(math.sqrt(self.size * eps))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """``[rows, size]`` to the same; without ``scale`` if there is one."""
+        """Return the norm of ``[rows, size]``, without ``scale`` if there is one."""
         if self.scale is None:
             return self.whole(x)
         return torch.div(x, torch.linalg.vector_norm(x, 2, 1, True).hypot_(self._floor))
 
     def whole(self, x: torch.Tensor) -> torch.Tensor:
-        """``[rows, size]`` to the same, ``scale`` included."""
+        """Return the norm of ``[rows, size]``, including ``scale``."""
         return functional.rms_norm(x, (self.size,), self.weight, self.eps)
 
     def without_scale(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The forward pass of a Llama-family model over a batch of segments.
 
-Knows nothing of requests, sampling or files: ``checkpoint`` brings the weights, ``kv_cache`` keeps
-keys and values, ``attention`` decides who sees whom.
+It does not know requests, sampling or files: ``checkpoint`` loads the weights, ``kv_cache`` stores keys and
+values, ``attention`` computes which entries each token may attend to.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from agentspec.engine.model.rotary import RotaryTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
-    """What one forward pass computed.
+    """The result of one forward pass.
 
     Attributes:
         logits: float32 ``[sum(n - logits_from), vocab]``, in segment order.
@@ -71,7 +71,8 @@ class Transformer:
         ancestors and to itself.
 
         Args:
-            hidden_layers: layers whose input is wanted; the number of layers stands for the last output.
+            hidden_layers: layers with inputs to return; the number of layers means the output of the last
+                one.
 
         Raises:
             EngineError: a segment does not fit its slot, or two segments share one.
@@ -121,7 +122,7 @@ class Transformer:
         return torch.from_numpy(ids).to(self.device)
 
     def _wanted(self, hidden: torch.Tensor, segments: Sequence[Segment]) -> torch.Tensor:
-        """The rows that logits are wanted of."""
+        """The rows for which logits are computed."""
         if not any(segment.logits_from for segment in segments):
             return hidden
         pieces = hidden.split_with_sizes([len(segment) for segment in segments])
@@ -130,7 +131,7 @@ class Transformer:
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Weights in matrices, roughly: what decides whether a second copy is affordable."""
+    """Approximate number of weights in matrices, to decide if a second copy is affordable."""
     attention = 2 * config.hidden_size * config.head_dim * (config.num_heads + config.num_kv_heads)
     mlp = 3 * config.hidden_size * config.intermediate_size
     return config.num_layers * (attention + mlp) + config.vocab_size * config.hidden_size

@@ -30,8 +30,8 @@ STACK_BYTES = 256 << 20
 MAX_WRITTEN_CHARS = 1 << 16
 MAX_REASON_CHARS = 500
 _SCHEMA_RULE = re.compile(r"^(\w+): %json (.*)$", re.MULTILINE)
-# between two JSON tokens: a space or two, or a line break with an indentation. A model that may go on with
-# white space can do so up to its limit, and trees would learn it
+# between two JSON tokens: a space or two, or a line break with indentation. A model that may continue white
+# space can do so up to its length limit, and the trees would learn it
 JSON_SPACE = {"whitespace_flexible": True, "whitespace_pattern": r"[ \t]{0,2}(\r?\n[ \t]{0,20})?"}
 
 
@@ -74,10 +74,10 @@ class GrammarCompiler:
         return self._grammar(text, param, known.num_levels)
 
     def compile_lark(self, text: str, answer: Grammar | None = None) -> Grammar:
-        """Compile a Lark grammar, which constrains tool calls. With ``answer``, either may be obeyed.
+        """Compile a Lark grammar, which constrains tool calls. With ``answer``, the output may obey either.
 
-        A rule that is nothing but the text of an added token means that token. A rule that is a schema is on
-        a line of its own; the schema's ``$comment`` names it in an error.
+        A rule that consists of the text of an added token means that token. A rule that is a schema has a
+        line of its own; the schema's ``$comment`` names it in an error.
 
         Raises:
             RequestError: it is invalid, or contains a JSON schema that can't be enforced.
@@ -105,7 +105,7 @@ class GrammarCompiler:
             raise
 
     def compile_written(self, written: WrittenConstraint, param: str) -> Grammar:
-        """Compile what a client wrote.
+        """Compile a constraint in the client's own syntax.
 
         Raises:
             RequestError: it is invalid.
@@ -114,7 +114,7 @@ class GrammarCompiler:
             if len(written.text) > MAX_WRITTEN_CHARS:
                 raise ValueError(f"it has more than {MAX_WRITTEN_CHARS} characters")
             compiled = _in_the_librarys_form(written)
-            return self._compiled(compiled, len(compiled))  # at most a level per character
+            return self._compiled(compiled, len(compiled))  # at most one level per character
         except ValueError as error:
             raise RequestError(
                 f"{param}: the {written.kind} can't be used: {str(error)!r}",
@@ -150,7 +150,7 @@ class GrammarCompiler:
 
 
 class Grammar:
-    """The state of one output under its schema: how far it got, what may follow.
+    """The state of one output under its grammar: the consumed tokens and the allowed next ones.
 
     Attributes:
         text: the grammar in the library's form.
@@ -165,7 +165,7 @@ class Grammar:
         self._matcher = matcher
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
-        self._forced: list[int] = []  # what is known of the tokens that are forced next
+        self._forced: list[int] = []  # the known tokens that are forced next
 
     def masks(self, draft: Draft) -> NDArray[np.bool_]:
         """The tokens allowed at the root and after each draft token: bool ``[1 + len(draft), vocab]``.
@@ -184,13 +184,13 @@ class Grammar:
     def correct(
         self, draft: Draft, targets: Sequence[int], best: Callable[[int, NDArray[np.bool_]], int]
     ) -> list[int]:
-        """The tokens of a greedy output, made to obey the grammar where verification will look at them.
+        """Return the tokens of a greedy output, corrected to obey the grammar on the path of verification.
 
-        ``targets`` are the most likely tokens at the root and after each draft token. One that the
-        grammar allows is also the most likely of those allowed; only where it is refused a mask is
-        computed, and ``best(row, mask)`` asked for the most likely token under it. Rows off the path
-        that the targets take through the draft stay as they are: nothing will look at them. Leaves
-        no trace. Cost: one look-up per token of the path, one mask per refusal.
+        ``targets`` are the most likely tokens at the root and after each draft token. A target that the
+        grammar allows is also the most likely allowed token. Only where a target is refused, this method
+        computes a mask and calls ``best(row, mask)`` for the most likely token under it. Rows off the path
+        that the targets take through the draft stay unchanged, since verification does not read them. The
+        grammar's state stays unchanged. Cost: one look-up per token of the path, one mask per refusal.
         """
         corrected = list(targets)
         corrected[0] = self._corrected(0, corrected[0], best)
@@ -209,10 +209,10 @@ class Grammar:
         return corrected
 
     def forced(self, most: int) -> NDArray[np.int32]:
-        """Return the tokens that the grammar forces next, int32 ``[n]``, at most so many: often none.
+        """Return the tokens that the grammar forces next, int32 ``[n]``, at most ``most``; often none.
 
-        Their text is the only one that may follow. The model could split it into other tokens. Leaves no
-        trace. Cost: O(all tokens that are forced here), once; some microseconds.
+        No other text may follow. The model could split this text into other tokens. The grammar's state stays
+        unchanged. Cost: O(all tokens that are forced here), once; some microseconds.
         """
         if not self._forced:
             self._forced = self._matcher.compute_ff_tokens()
@@ -228,9 +228,10 @@ class Grammar:
     def _fill(
         self, root: int, children: list[list[int]], tokens: list[int], masks: NDArray[np.bool_]
     ) -> None:
-        """Depth first without recursion: a draft may be deeper than Python's stack likes.
+        """Compute masks depth first without recursion, since a draft may be deeper than Python's stack
+        allows.
 
-        The stack holds rows of ``masks``; ``-1`` says that a subtree is done.
+        The stack holds rows of ``masks``; ``-1`` marks the end of a subtree.
         """
         stack = [root]
         while stack:
@@ -246,7 +247,7 @@ class Grammar:
             stack.extend(1 + child for child in reversed(children[row]))
 
     def _try_consume(self, token: int) -> bool:
-        # eos is never consumed: the output ends there, and the matcher does not roll it back
+        # eos is never consumed: the output ends there, and the matcher can't roll it back
         if token in self._eos_ids:
             return False
         return bool(self._matcher.try_consume_tokens([token]) == 1)
@@ -257,17 +258,17 @@ class Grammar:
         return mask.view(np.bool_)
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """Take accepted tokens for good.
+        """Consume accepted tokens permanently.
 
         Raises:
-            EngineError: the grammar library gave up, e.g. because the schema is too complex to follow.
+            EngineError: the grammar library failed, for example because the schema is too complex.
         """
         tokens = [token for token in token_ids if token not in self._eos_ids]
         is_forced = self._forced[: len(tokens)] == tokens
         self._forced = self._forced[len(tokens) :] if is_forced else []
         if tokens:
             self._matcher.consume_tokens(tokens)
-        if self._matcher.is_error():  # perhaps since the last mask: then it allowed only eos
+        if self._matcher.is_error():  # an error in the last mask has allowed only eos
             raise EngineError(f"the grammar could not be followed: {_reason(self._matcher)!r}")
 
 

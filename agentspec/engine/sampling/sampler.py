@@ -180,7 +180,7 @@ def sample(logits: Tensor, filters: Filters, clocks: Tensor) -> Tensor:
 
 
 def _head_widths(vocab_size: int) -> list[int]:
-    """How many tokens to look at, in this order. Close to the whole vocabulary, sorting it costs no more."""
+    """Return the numbers of tokens to look at, in order. Near the whole vocabulary, a sort is as fast."""
     return [*(width for width in HEAD_WIDTHS if 4 * width <= vocab_size), vocab_size]
 
 
@@ -213,8 +213,8 @@ class Head(NamedTuple):
 def rank(logits: Tensor, filters: Filters, width: int) -> Head:
     """Apply top_k and top_p to each row, as far as its ``width`` most likely tokens determine the result.
 
-    Which of several equals ``topk`` puts last is its own choice, so that only what is more likely than
-    its last token is relied on. A settled row's weights don't depend on ``width``.
+    ``topk`` may order equal logits arbitrarily, so only tokens that are more likely than its last one are
+    used. The weights of a settled row don't depend on ``width``.
     """
     width = min(width, logits.shape[-1])
     values, token_ids = _most_likely(logits, width)
@@ -313,7 +313,7 @@ class Logprob:
 def logprobs(logits: Tensor, token_ids: Sequence[int], num_top: int) -> list[Logprob]:
     """Log probabilities of ``token_ids[i]`` by row ``i`` of the raw logits ``[m, vocab]``.
 
-    Raw: before penalties, grammar, temperature and the like, so that they say what the model thinks.
+    Raw means before penalties, grammar, temperature and the like.
     """
     values = torch.log_softmax(logits.double(), dim=-1)
     chosen = values.gather(-1, torch.tensor(token_ids, device=logits.device)[:, None])[:, 0].tolist()

@@ -1,9 +1,9 @@
 """JSON schemas as clients write them, in a form that the grammar library can enforce without harm.
 
-Schemas come from pydantic, zod, OpenAPI documents and databases. Much in them only describes, and much can't
-be enforced token by token. Such keywords are dropped one by one, and the rest of the schema still binds. The
-library itself ignores the keywords that it does not know (its option ``lenient``). A schema that no output
-can obey, or that is too large to compile, is refused.
+Schemas come from pydantic, zod, OpenAPI documents and databases. Many of their keywords only describe, and
+many can't be enforced token by token. Such keywords are dropped one by one, and the rest of the schema still
+binds. The library itself ignores the keywords that it does not know (its option ``lenient``). A schema that
+no output can obey, or that is too large to compile, is refused.
 """
 
 from __future__ import annotations

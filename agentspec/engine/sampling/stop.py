@@ -15,8 +15,8 @@ from agentspec.generation import LateStop
 class StopStrings:
     """Cuts a stream of text before the first stop string.
 
-    No character of a stop string is ever let through. What may still become one is held back, and
-    no more than that: at most ``len(longest stop string) - 1`` characters.
+    No character of a stop string is ever let through. Text that may still become a stop string is held back:
+    at most ``len(longest stop string) - 1`` characters.
 
     Args:
         late: one more stop string, once its mark has been seen.
@@ -33,9 +33,9 @@ class StopStrings:
         return bool(self._stops) or self._late is not None
 
     def push(self, text: str, *, is_early: bool = False) -> str:
-        """Take new text; return what may be shown of it. Nothing is shown once a stop was hit. O(text).
+        """Take new text and return the part that may be sent. After a stop string returns "". O(text).
 
-        ``is_early``: the output must not end in this text yet, so a stop string in it is text.
+        ``is_early``: the output must not end in this text yet, so a stop string in it is ordinary text.
         """
         if self.is_hit:
             return ""
@@ -54,7 +54,7 @@ class StopStrings:
         return shown + self.push(text[end:], is_early=is_early)
 
     def flush(self) -> str:
-        """Return the withheld text: the output ended without a stop string."""
+        """Return the withheld text, after the output has ended without a stop string."""
         held, self._held = self._held, ""
         return held
 
@@ -73,12 +73,12 @@ class StopStrings:
 
 
 class ShownTokens:
-    """Counts the tokens of an output whose text was shown to its end.
+    """Counts the tokens of an output with text that was sent completely.
 
-    A token without text, such as the first bytes of a character, counts with the next one that has some.
+    A token without text, such as the first bytes of a character, counts with the next token that has text.
 
     Attributes:
-        num: these tokens.
+        num: number of these tokens.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class ShownTokens:
         self._held: deque[tuple[int, int]] = deque()  # of the others: size of the text, number of tokens
 
     def add(self, text: str, shown: str) -> None:
-        """Add the next token's text, and the text that was shown thereupon. O(1) amortized."""
+        """Add the next token's text, and the text that could be sent after it. O(1) amortized."""
         self._num_read += 1
         self._text_size += len(text)
         self._shown_size += len(shown)

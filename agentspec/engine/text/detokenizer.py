@@ -36,13 +36,13 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For any other tokenizer, whose tokens may read differently after others.
+    """For tokenizers with tokens that may read differently after other tokens.
 
     Decodes a window of recent tokens with and without the new ones; the difference is the new text.
     The window moves on with every piece of text that ends in a whole character.
     """
 
-    MAX_HELD_TOKENS = 16  # more than a character has bytes: a longer sequence is no character
+    MAX_HELD_TOKENS = 16  # more than the bytes of a character: a longer sequence is not a character
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode

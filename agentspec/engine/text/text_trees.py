@@ -1,4 +1,4 @@
-"""The trees that an engine's proposer keeps, by text: outputs in, files out."""
+"""The trees of an engine's proposer, addressed by text: learning outputs, and reading and writing files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TextForest:
         self._sharing = sharing
 
     def learn(self, outputs: Sequence[PastOutput]) -> int:
-        """Put past outputs into the trees of their stages; the number of their tokens."""
+        """Add past outputs to the trees of their stages. Return the number of their tokens."""
         num_tokens = 0
         for output in outputs:
             token_ids = self._tokenizer.encode(output.text)
@@ -35,15 +35,15 @@ class TextForest:
         return num_tokens
 
     def evict(self, stage: StageKey) -> int:
-        """Forget what the stage's own tree has learned; the bytes that this frees."""
+        """Remove the content of the stage's own tree. Return the number of freed bytes."""
         num_bytes = self._learner.memory_bytes(stage)
         self._learner.evict(stage)
         return num_bytes
 
     def save(self, path: Path) -> dict[str, int]:
-        """Write all trees to a file; their sizes. Raises ForestFileError."""
+        """Write all trees to a file. Return their sizes. Raises ForestFileError."""
         return asdict(self._learner.save(path, vocabulary=self._tokenizer.vocabulary))
 
     def load(self, path: Path) -> dict[str, int]:
-        """Add what such a file holds; its sizes. Raises ForestFileError."""
+        """Add the content of a file of trees. Return its sizes. Raises ForestFileError."""
         return asdict(self._learner.load(path, vocabulary=self._tokenizer.vocabulary))

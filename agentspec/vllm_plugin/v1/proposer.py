@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-SPARE_BYTES = 1 << 30  # vLLM leaves a tenth of the GPU to itself, 8 GB of 80
+SPARE_BYTES = 1 << 30  # vLLM leaves a tenth of the GPU's memory unused, 8 GB of 80
 MOST_COPIED_TOKENS = 20_000  # 0.5 to 1.8 ms
 # bytes per draft token and word of the vocabulary
 _SAMPLING_BYTES = 26  # logits 2, two copies 4 each, sorted 4 and their places 8, chances 4
@@ -39,7 +39,7 @@ class ForestProposer:
         clock: monotonic seconds, to time steps with.
 
     Attributes:
-        planner: plans the steps, which run at once.
+        planner: plans the steps, which run immediately.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
@@ -56,7 +56,7 @@ class ForestProposer:
         self._runner: GPUModelRunner | None = None
 
     def load_model(self, *_: object, **__: object) -> None:
-        """Load nothing. vLLM calls it on the CPU."""
+        """Load nothing. On CPUs vLLM calls this method."""
 
     def attach(self, runner: GPUModelRunner) -> None:
         """Draft for the batches of this model runner from now on."""
@@ -99,7 +99,7 @@ class ForestProposer:
         return [row[:length].tolist() for row, length in zip(self.planner.drafts, lengths, strict=False)]
 
     def _check(self, names: list[str], sampled: list[list[int]], ends: list[int]) -> None:
-        """Give up the rows that vLLM shortened, or of which a step was missed: their texts have gaps."""
+        """Give up rows that vLLM shortened, or that missed a step: their texts have gaps."""
         drafter = self.planner.drafter
         for name, new, end in zip(names, sampled, ends, strict=True):
             live = drafter.live.get(name) if new else None
@@ -119,14 +119,14 @@ class ForestProposer:
 
 @dataclass(frozen=True, slots=True)
 class SamplerRoom:
-    """The most draft tokens of a step, all rows together, for which the sampler of V1 has memory and time.
+    """Limit on a step's draft tokens, summed over rows, from memory and time of V1's sampler.
 
     Memory: V1 sizes the KV cache after a trial run with one draft token per request. Every further draft
-    token takes rows of logits that were not counted. Time: if a request of the batch has penalties or bad
-    words, V1 copies the output of a row once for each of its draft tokens, in Python.
+    token takes rows of logits that the trial did not count. Time: if a request of the batch has penalties or
+    bad words, V1 copies a row's output once for each of its draft tokens, in Python.
 
     Attributes:
-        most: draft tokens.
+        most: largest number of draft tokens.
         most_penalized: the same if a request has penalties.
     """
 
@@ -153,7 +153,7 @@ class SamplerRoom:
         return cls(profiled + spare // _SAMPLING_BYTES, penalized)
 
     def allowed(self, lengths: Sequence[int], num_copied: int = 0) -> list[int]:
-        """Return how many of its first draft tokens each row may keep. The longest drafts are cut first.
+        """Return the number of first draft tokens that each row may keep. The longest drafts are cut first.
 
         Args:
             lengths: draft tokens of each row.

@@ -1,7 +1,7 @@
-"""The forest together with a draft model of vLLM's, such as an EAGLE head, in model runner V2.
+"""The forest together with one of vLLM's draft models, such as an EAGLE head, in model runner V2.
 
-The trees draft on the host while the model drafts on the device. Then each row takes one of the two drafts,
-by what they are worth (:class:`ModelDrafts <agentspec.vllm_plugin.v2.model_drafts.ModelDrafts>`).
+The trees draft on the host while the model drafts on the device. Then each row takes the draft with the
+higher expected gain (:class:`ModelDrafts <agentspec.vllm_plugin.v2.model_drafts.ModelDrafts>`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def init_hybrid(
 
 
 class Hybrid:
-    """Replaces two methods of a speculator of vLLM's, which stays what the runner knows.
+    """Replaces two methods of a vLLM speculator. The runner still sees the same speculator.
 
     Args:
         speculator: vLLM's; drafts ``speculator.num_speculative_steps`` tokens at most.
@@ -74,7 +74,8 @@ class Hybrid:
         self._init_cudagraph_manager = speculator.init_cudagraph_manager
         self._most: int = speculator.num_speculative_steps
         self._num_slots: int = vllm_config.num_speculative_tokens
-        # all processes of a draft model run the same passes; only one knows how many tokens are wanted
+        # all processes of a draft model must run the same passes, but only one knows the number of wanted
+        # tokens
         num_processes = get_tp_group().world_size * vllm_config.parallel_config.data_parallel_size
         self._is_fixed = num_processes > 1
         self._forest = ForestSpeculator(vllm_config, device, req_states, ModelDrafts(self._most))
@@ -83,7 +84,7 @@ class Hybrid:
         """Have the speculator draft together with the forest."""
         self._speculator.propose = self.propose
         self._speculator.init_cudagraph_manager = self.init_cudagraph_manager
-        self._speculator.planner = self._forest.planner  # where the worker looks for it
+        self._speculator.planner = self._forest.planner  # the worker looks for it there
 
     def init_cudagraph_manager(self, cudagraph_mode: object) -> None:
         """Prepare its CUDA graphs. Its first pass reads all tokens that the model verified."""
@@ -128,7 +129,7 @@ class Hybrid:
 
 
 def _drafting(num_tokens: int, vllm_config: VllmConfig) -> VllmConfig:
-    """Return the configuration of a speculator that drafts so many tokens."""
+    """Return the configuration of a speculator that drafts ``num_tokens`` tokens."""
     config = copy.copy(vllm_config)
     config.speculative_config = copy.copy(vllm_config.speculative_config)
     config.speculative_config.num_speculative_tokens = num_tokens

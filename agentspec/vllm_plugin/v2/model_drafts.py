@@ -1,6 +1,6 @@
-"""The drafts of vLLM's own draft model, such as an EAGLE head: where they are worth more than the trees'.
+"""Decides per row between the draft of vLLM's draft model, such as an EAGLE head, and the trees' draft.
 
-Does not import vLLM.
+The worth of a draft is its accepted tokens minus the cost of its verification. Does not import vLLM.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from numpy.typing import NDArray
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.v2.slots import WORTH
 
-EXPLORE_EVERY = 64  # rows that the trees may win, and steps at a price that the model is not worth
-MOST_STAGES = 1024  # clients name them; further ones use the figures of all stages
-FEWEST = 4  # drafts of a case before their mean counts
-_BOUNDS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the cases: what the trees' draft was worth
+EXPLORE_EVERY = 64  # one of so many rows uses the model's draft, and one of so many steps forgets, to explore
+MOST_STAGES = 1024  # clients choose their names; further stages use the figures of all stages
+FEWEST = 4  # number of drafts in a bin before its mean counts
+_BOUNDS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # bounds of the bins of the trees' worth
 _CENTRES = (0.1, 0.375, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 8.0)
-_LEAST_RATE = 0.02  # of learning: older drafts fade
-_FIRST_CHANCE = 0.6  # of a draft token, before any was verified
+_LEAST_RATE = 0.02  # least learning rate, so that older drafts fade
+_FIRST_CHANCE = 0.6  # prior of a draft token's acceptance
 _FORGET = 0.1
 
 
 class ModelDrafts:
-    """Learns from the model's verified drafts. One thread calls it.
+    """Learns the worth of the model's drafts from their verification. Not thread-safe.
 
-    In each step the trees draft, and the model does. A row gets the trees' draft if that is worth more than
-    the model's drafts were in this stage, where the trees' drafts were worth as much.
+    Trees and model draft in each step. A row uses the trees' draft if its worth exceeds the mean worth of the
+    model's drafts, in this stage, where the trees' worth was similar.
 
     Args:
-        most: most tokens of a draft of the model.
+        most: largest number of tokens in a draft of the model.
 
     Attributes:
-        acceptance: float32 ``[most]``: the chance that the first draft tokens up to each are all accepted.
+        acceptance: float32 ``[most]``: probability that the draft tokens up to each position are all
+            accepted.
     """
 
     def __init__(self, most: int) -> None:
-        self._chances = np.full(most, _FIRST_CHANCE, np.float32)  # of each token, if those before it are
+        self._chances = np.full(most, _FIRST_CHANCE, np.float32)  # of each token after accepted ones
         self._nums = np.full(most, FEWEST)
         self.acceptance: NDArray[np.float32] = self._chances.cumprod()
         self._any = _Cases(float(self.acceptance.sum()))
@@ -48,9 +49,9 @@ class ModelDrafts:
         self._random = np.random.default_rng(0)
 
     def num_tokens(self, price: float) -> int:
-        """Return how many tokens the model is to draft at this price of a draft token."""
+        """Return the number of tokens that the model drafts at this price of a draft token."""
         num_worth = int((self.acceptance >= WORTH * price).sum())
-        if num_worth < len(self.acceptance):  # tokens that are not verified: forget their chances
+        if num_worth < len(self.acceptance):  # the later tokens are not verified: forget their figures
             self._num_steps += 1
             if self._num_steps % EXPLORE_EVERY == 0:
                 self._chances[num_worth:] += _FORGET * (_FIRST_CHANCE - self._chances[num_worth:])
@@ -58,7 +59,7 @@ class ModelDrafts:
         return num_worth
 
     def least(self, stages: Iterable[StageKey | None]) -> NDArray[np.float32]:
-        """Return what the trees' draft must be worth to be used, float32 ``[rows]``.
+        """Return the worth from which on the trees' draft is used, float32 ``[rows]``.
 
         Args:
             stages: stage of each row; None if it is unknown.
@@ -73,9 +74,9 @@ class ModelDrafts:
         """Learn from a verified draft of the model.
 
         Args:
-            forgone: what the trees' draft would have been worth.
-            num_verified: verified tokens of the model's draft.
-            price: of a draft token, in accepted tokens.
+            forgone: worth of the trees' draft, which was not used.
+            num_verified: number of verified tokens of the model's draft.
+            price: cost of a draft token, in accepted tokens.
         """
         for place in range(min(num_verified, num_accepted + 1)):
             self._nums[place] += 1
@@ -92,19 +93,19 @@ class ModelDrafts:
 
 
 class _Cases:
-    """What the model's drafts were worth more than the trees', by the worth of the trees'.
+    """Mean gain of the draft model over the trees, binned by the worth of the trees' draft.
 
     Args:
-        first: worth of the model's drafts, before any is known.
-        other: counts where too few drafts are known.
+        first: prior of the worth of the model's drafts.
+        other: used for bins with too few drafts.
 
     Attributes:
-        least: the trees' drafts of this worth and above are worth more.
+        least: trees' drafts of this worth or more are better than the model's.
     """
 
     def __init__(self, first: float, other: _Cases | None = None) -> None:
         self._other = other
-        self._num, self._worth = FEWEST, first  # of all drafts, the mean
+        self._num, self._worth = FEWEST, first  # mean over all drafts
         self._nums = [0] * len(_CENTRES)
         self._gains = [0.0] * len(_CENTRES)  # means
         self.least = self._crossing()
@@ -118,7 +119,7 @@ class _Cases:
         self.least = self._crossing()
 
     def _crossing(self) -> float:
-        """Return the bound up to which the model's drafts are worth more."""
+        """Return the lowest bound from which on the trees' drafts are better."""
         cases = range(len(_CENTRES))
         first = next((case for case in cases if self._gain(case) <= 0), None)
         return math.inf if first is None else _BOUNDS[first - 1] if first else 0.0

@@ -1,8 +1,8 @@
-"""Requests for which the sampler of vLLM's model runner V2 has no room are refused before they reach it.
+"""Refuses requests that exceed the buffers of vLLM's sampler in model runner V2.
 
 The sampler has buffers of fixed sizes. vLLM checks most of these sizes only when it fills the buffers, in its
-engine, which ends for everybody. Here they are checked where vLLM has completed a request's parameters, in
-its API server: with the model's own end tokens, and with bad words as tokens.
+engine process, where the error ends the service for all clients. This module checks them in the API server,
+after vLLM has completed a request's parameters with the model's own end tokens, and with bad words as tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def install(engine: AsyncLLM) -> None:
 
 
 def check(params: SamplingParams | None) -> None:
-    """Raise vLLM's error for a bad request if the sampler has no room for these completed parameters."""
+    """Raise vLLM's error for a bad request if these completed parameters exceed the sampler's buffers."""
     if params is None:  # of a pooling request
         return
     for name, number, most, unit in _sizes(params):
@@ -55,7 +55,7 @@ def check(params: SamplingParams | None) -> None:
 
 
 def _sizes(params: SamplingParams) -> Iterator[tuple[str, int, int, str]]:
-    """Yield the name of a field, its size, the size that the sampler has room for, and the unit."""
+    """Yield the name of a field, its size, the sampler's limit, and the unit."""
     yield "allowed_token_ids", len(params.allowed_token_ids or ()), MAX_NUM_ALLOWED_TOKEN_IDS, "ids"
     yield "logit_bias", len(params.logit_bias or ()), MAX_NUM_LOGIT_BIAS_TOKENS, "tokens"
     if params.min_tokens > 0:

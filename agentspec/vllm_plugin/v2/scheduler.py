@@ -1,7 +1,7 @@
-"""vLLM's asynchronous scheduler, with as many slots for a request as its drafts are expected to use.
+"""vLLM's asynchronous scheduler, with as many slots per request as its drafts are expected to fill.
 
-vLLM schedules a step before it knows its drafts, and gives every request all slots. A slot without a draft
-token costs as much as one with.
+vLLM schedules a step before the step's drafts are known, and gives every request all slots. A slot without a
+draft token costs as much as a slot with one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentspec.vllm_plugin.v2.slots import DraftSlots
 
 
 class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
-    """Gives each request as many slots as are worth their price, by the drafts before."""
+    """Gives each request the slots that are worth their price, judged by its previous drafts."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -35,19 +35,19 @@ class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
         super().add_request(request)
 
     def schedule(self, *args: Any, **options: Any) -> SchedulerOutput:
-        """Schedule a step. Its drafts are made by the step before, which may be under way."""
+        """Schedule a step. The previous step, which may still run, makes its drafts."""
         for request in self.running:
             if request.spec_token_ids:
                 num_slots = self._slots.num_slots(request.request_id)
                 request.spec_token_ids = request.spec_token_ids[:num_slots]
-        self._slots.expect({})  # what grammars dictated was for this step
+        self._slots.expect({})  # the dictated lengths were for this step
         scheduled: SchedulerOutput = super().schedule(*args, **options)
         self._slots.forget(scheduled.finished_req_ids)
         self._grammars.forget(scheduled.finished_req_ids)
         return scheduled
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
-        """Return the masks of the grammars of a step, and what they dictate behind its drafts."""
+        """Return the masks of a step's grammars, with the dictated tokens behind its drafts attached."""
         masks: GrammarOutput | None = super().get_grammar_bitmask(scheduler_output)
         if masks is not None:
             scheduled = scheduler_output.scheduled_spec_decode_tokens
@@ -62,7 +62,7 @@ class RaggedScheduler(AsyncScheduler):  # type: ignore[misc]
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> Any:
-        """Take a step's output. Padding is not counted as drafted."""
+        """Process a step's output. Padding does not count as drafted."""
         padded = scheduler_output.num_invalid_spec_tokens or {}
         for name, slots in scheduler_output.scheduled_spec_decode_tokens.items():
             if name not in padded:

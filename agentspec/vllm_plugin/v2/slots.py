@@ -1,11 +1,10 @@
-"""How many draft tokens a step verifies: the slots that the asynchronous scheduler gives a request.
+"""Decides how many draft slots a request gets in a step that is scheduled before its drafts are known.
 
-Nothing else decides that where the scheduler works ahead of the drafts, except vLLM's adaptive verification
-in its place. A request's next draft is not made yet, but the length of the one before is known. Which drafts
-follow such a one is learned from all requests: the mean chance of acceptance of each slot, by stage and by
-the length of the draft before. A slot is worth its price if it holds an accepted token often enough; a slot
-that a short draft leaves empty costs as much as any. Needs no scheduler and does not import vLLM, so a worker
-can have one as well.
+No other part decides this in asynchronous scheduling, except vLLM's adaptive verification if it is on. The
+length of a request's previous draft is known. For each stage and class of previous length, the mean
+probability of acceptance of each slot is learned from all requests. A slot is worth its price if the token in
+it is accepted often enough; a slot that a short draft leaves empty costs as much as any other. This module
+needs no scheduler and does not import vLLM, so a worker can use it too.
 """
 
 from __future__ import annotations
@@ -19,38 +18,38 @@ from numpy.typing import NDArray
 from agentspec.stages import StageKey
 from agentspec.vllm_plugin.signals import Drafted
 
-WORTH = 1.4  # least chance of acceptance in a slot, in prices; chosen on recorded calls
-WINDOW = 128  # drafts of a case, after which they count half
-FEW = 4  # drafts that say nothing yet
+WORTH = 1.4  # least ratio of a slot's probability of acceptance to the price; chosen on recorded calls
+WINDOW = 128  # number of drafts of a case after which the older ones count half
+FEW = 4  # number of drafts below which a case has no result
 MOST_CASES = 4096
-_BOUNDS = (0, 2, 5, 10, 14)  # classes of the length before
+_BOUNDS = (0, 2, 5, 10, 14)  # bounds of the classes of the previous draft's length
 _CLASSES = range(-1, len(_BOUNDS) + 1)
-_NO_DRAFT, *_ = _CLASSES  # class of what comes before a request's first draft
+_NO_DRAFT, *_ = _CLASSES  # class of a request without a previous draft
 
-Case = tuple[StageKey | None, int]  # of which stage, None = of any; class of the length before
+Case = tuple[StageKey | None, int]  # a stage, or None for all stages; and a class of the previous length
 
 
 @dataclass(slots=True)
 class _Request:
     stage: StageKey
-    cases: tuple[int, ...]  # of its next draft, the closest first
+    cases: tuple[int, ...]  # cases of its next draft, the most specific first
     last: int | None = None  # length of the last known draft
 
 
 class DraftSlots:
-    """The last drafts of each request, and the drafts that followed such ones.
+    """The last draft of each request, and statistics of the draft that follows, by stage and previous length.
 
     Args:
-        most: most slots of a request.
+        most: largest number of slots of a request.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._requests: dict[str, _Request] = {}
         self._cases: dict[Case, int] = {(None, each): i for i, each in enumerate(_CLASSES)}
-        self._sums = np.zeros((MOST_CASES, most), np.float32)  # of the acceptance of each case's drafts
+        self._sums = np.zeros((MOST_CASES, most), np.float32)  # sums of the acceptance of each case's drafts
         self._nums = np.zeros(MOST_CASES, np.float32)
-        self._slots: list[int | None] = [None] * MOST_CASES  # None: too few drafts were seen
+        self._slots: list[int | None] = [None] * MOST_CASES  # None: too few drafts
         self._price = 0.0
         self._dictated: Mapping[str, int] = {}
 
@@ -65,7 +64,7 @@ class DraftSlots:
             self._requests.pop(name, None)
 
     def learn(self, drafted: Drafted) -> None:
-        """Take the drafts of a step. Those of unknown requests are ignored."""
+        """Add the drafts of a step to the statistics. Drafts of unknown requests are ignored."""
         cases: list[int] = []
         rows: list[int] = []
         for row, (name, length) in enumerate(zip(drafted.names, drafted.lengths, strict=True)):
@@ -80,11 +79,11 @@ class DraftSlots:
             self._add(np.array(cases), drafted.acceptance[rows], drafted.price)
 
     def expect(self, dictated: Mapping[str, int]) -> None:
-        """Take the lengths of the next step's drafts that grammars dictate, by request."""
+        """Set the lengths of dictated drafts in the next step, by request."""
         self._dictated = dictated
 
     def num_slots(self, name: str) -> int:
-        """Return the slots for the next draft of a request; all if nothing is known."""
+        """Return the number of slots for the next draft of a request; all slots without statistics."""
         request = self._requests.get(name)
         if request is not None:
             for case in request.cases:
@@ -96,7 +95,7 @@ class DraftSlots:
         return self._most
 
     def num_padded(self, name: str, num_slots: int) -> int:
-        """Return how many of these slots its last draft leaves to padding."""
+        """Return how many of these slots the request's last draft leaves to padding."""
         request = self._requests.get(name)
         return 0 if request is None or request.last is None else max(0, num_slots - request.last)
 
@@ -110,7 +109,7 @@ class DraftSlots:
         return case, of_any
 
     def _add(self, cases: NDArray[np.intp], acceptance: NDArray[np.float32], price: float) -> None:
-        """Add drafts to their cases, and count these cases' slots anew.
+        """Add drafts to their cases, and update the slots of these cases.
 
         Args:
             cases: int ``[drafts]``; may repeat.

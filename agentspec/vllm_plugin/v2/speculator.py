@@ -1,8 +1,8 @@
 """The forest as a speculator of vLLM's model runner V2, also with asynchronous scheduling.
 
-:func:`install` replaces two names of vLLM's module of the runner, before the worker makes its runner: what
-makes the speculator, and the output of a step, whose copy to the host is under way when drafts are wanted.
-No file of vLLM is changed.
+:func:`install` replaces two names in vLLM's module of the runner, before the worker creates its runner: the
+function that creates the speculator, and the class of a step's output. When the scheduler needs the drafts,
+the copy of this output to the host is still running. No file of vLLM is changed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from agentspec.vllm_plugin.v2.streams import CudaStream, ImmediateStream
 
 
 class StepOutput(AsyncOutput):  # type: ignore[misc]
-    """The output of a step. Also has what the scheduler needs to know of the next step's drafts.
+    """The output of a step, with the next step's draft lengths and probabilities for the scheduler.
 
     Attributes:
-        latest: the last one made in this process.
+        latest: the last output created in this process.
     """
 
     latest: StepOutput | None = None
@@ -60,11 +60,11 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         vllm_config: vLLM's configuration.
         device: device of the model.
         req_states: the runner's requests.
-        model: what vLLM's draft model is worth, if one drafts too.
+        model: statistics of vLLM's draft model, if there is one.
 
     Attributes:
         planner: plans the steps; None on ranks that do not draft.
-        draft_logits: None: a draft token counts as certain in rejection sampling.
+        draft_logits: None: rejection sampling treats a draft token as certain.
         draft_token_confidence_probs: float32 ``[requests, K]``, read by vLLM's adaptive verification.
     """
 
@@ -86,7 +86,7 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         self._tp = get_tp_group()
         self._stream: ImmediateStream | CudaStream | None = None
         self._has_model = model is not None
-        self._is_ahead = vllm_config.scheduler_config.async_scheduling  # the scheduler, of the drafts
+        self._is_ahead = vllm_config.scheduler_config.async_scheduling  # of the drafts
         self.planner: StepPlanner | None = None
         if self._tp.rank_in_group == 0:
             drafter = ForestDrafter(vllm_config)
@@ -135,13 +135,13 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         return self._drafts[:num_rows]
 
     def begin(self, names: list[str]) -> int:
-        """Enqueue the step of these rows. Returns how many tokens the draft model is to draft."""
+        """Enqueue the step of these rows. Return the number of tokens that the draft model has to draft."""
         if self.planner is None:
             return 0
         output = StepOutput.latest
-        assert output is not None  # made before the drafts are wanted
+        assert output is not None  # vLLM creates the output before it asks for drafts
         planned = self.planner.plan(names, output.num_sampled_tokens_np, output.sampled_token_ids)
-        if planned is None:  # the drafts of the last step can be verified as well as any, if they are tokens
+        if planned is None:  # planning failed: any tokens may be verified, so those of the last step stay
             self.drafts(len(names)).clamp_(min=0)
             return 0
         if self._stream is None:
@@ -154,7 +154,7 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         return planned.num_model
 
     def join(self) -> None:
-        """Have what follows wait for the step that :meth:`begin` enqueued."""
+        """Have the stream's later work wait for the step that :meth:`begin` enqueued."""
         if self._stream is not None:
             self._stream.join()
 
@@ -163,7 +163,7 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
         drafts = self.drafts(num_rows)
         if self._tp.world_size > 1:
             self._tp.broadcast(drafts, src=0)
-            if self.enable_adaptive_verification:  # every rank chooses what it verifies, by these
+            if self.enable_adaptive_verification:  # every rank decides by these which tokens it verifies
                 self._tp.broadcast(self.draft_token_confidence_probs[:num_rows], src=0)
 
     def _copy(self, planner: StepPlanner, num_rows: int) -> None:
@@ -175,10 +175,10 @@ class ForestSpeculator(BaseSpeculator):  # type: ignore[misc]
 
 
 def install(num_model_tokens: int = 0) -> None:
-    """Have vLLM's model runner V2 of this process make a :class:`ForestSpeculator`.
+    """Have vLLM's model runner V2 in this process create a :class:`ForestSpeculator`.
 
     Args:
-        num_model_tokens: most tokens that vLLM's own speculator drafts in addition; 0 = none.
+        num_model_tokens: largest number of tokens that vLLM's own speculator drafts in addition; 0 = none.
     """
     if num_model_tokens:
         from agentspec.vllm_plugin.v2.hybrid import init_hybrid

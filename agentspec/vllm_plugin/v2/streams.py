@@ -1,4 +1,4 @@
-"""The order of work on the device: a planned step runs between two copies, without the GIL.
+"""Runs a planned step between two copies in the order of the device's work, without the GIL.
 
 Does not import vLLM.
 """
@@ -16,7 +16,7 @@ DRIVER = "libcuda.so.1"
 
 
 class ImmediateStream:
-    """A device whose memory is the host's: samples are there when the step is planned."""
+    """Runs steps immediately, for a device that shares the host's memory: samples are there when planned."""
 
     def run(self, step: RowStep, is_ready: Any) -> None:
         """Run the step now."""
@@ -35,7 +35,8 @@ class CudaStream:
 
     Args:
         stream: the ``torch.cuda.Stream`` of the model.
-        side: another stream, on which the step runs while the model's draft model does; None = on the first.
+        side: another stream, on which the step runs at the same time as the draft model; None = on
+            ``stream``.
     """
 
     def __init__(self, stream: Any, side: Any = None) -> None:
@@ -44,7 +45,7 @@ class CudaStream:
         self._launch = _driver().cuLaunchHostFunc
 
     def run(self, step: RowStep, is_ready: Any) -> None:
-        """Enqueue the step. Returns at once; the step must live until it has run."""
+        """Enqueue the step and return immediately. The caller keeps the step alive until it has run."""
         self._stream.wait_event(is_ready)
         error = self._launch(self._stream.cuda_stream, RUN_ROW_STEP, step.address)
         if error:
