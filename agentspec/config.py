@@ -39,7 +39,7 @@ class ForestConfig:
             eighth of its budget. Beyond either limit, the session idle for longest is dropped. If every
             session has live requests, a request of a new session runs without a session tree.
         session_ttl_s: idle time in seconds after which a session is dropped. Outputs of sessions that other
-            engines serve wait as long for a request here, within 1/64 of the total budget and beside it.
+            engines serve wait as long for a request here, within an extra 1/64 of the total budget.
     """
 
     stage_limit_bytes: int = 64 * MIB

@@ -144,7 +144,7 @@ class DataKeyError(CorpusError):
 
 
 class LostBatchesError(CorpusError):
-    """An erasure is complete, but it removed batches that could not be read, whatever they held."""
+    """An erasure is complete, but it also removed batches that could not be read."""
 
 
 class AdapterError(AgentSpecError):

@@ -56,8 +56,8 @@ class SamplingParams:
     ``repetition_penalty``: above 1, tokens of prompt and output are less likely; 1 = off.
     ``logit_bias``: added to the logits of tokens.
     ``allowed_token_ids``: the only tokens that may be put out; None = all.
-    ``bad_words``: texts whose tokens are not put out in a row. ``min_tokens``: no end, and no stop string,
-    before so many tokens. ``stop_token_ids``: tokens that end the output like an end token. A grammar takes
+    ``bad_words``: texts that the output must not contain. ``min_tokens``: no end, and no stop string,
+    before this many tokens. ``stop_token_ids``: tokens that end the output like an end token. A grammar takes
     precedence over all these: of tokens that it allows, one is put out in any case.
     """
 
@@ -104,7 +104,7 @@ class PromptOptions:
 
     Attributes:
         add_generation_prompt: begin the assistant's turn after the messages.
-        continue_final_message: the output continues the last message, whose turn stays open.
+        continue_final_message: the output continues the last message, so its turn stays open.
         add_special_tokens: None = for raw text but not for messages, as their template has its own.
         variables: variables of the chat template, e.g. ``enable_thinking``.
     """

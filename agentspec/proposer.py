@@ -62,7 +62,7 @@ class Proposer(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """Further methods of a proposer that keeps what it has learned, such as the forest."""
+    """Further methods of a proposer that keeps past outputs, such as the forest."""
 
     def learn(self, stage: StageKey, token_ids: Tokens) -> None:
         """Add one past output."""
@@ -90,7 +90,7 @@ class TextProposer(Proposer, Protocol):
     def draft_after(
         self, assumed: Sequence[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
     ) -> list[Draft]:
-        """Draft as if each request's output had gone on with some tokens. Nothing changes."""
+        """Draft as if some tokens followed each request's output. Changes nothing."""
 
 
 class OutputSharing(Protocol):

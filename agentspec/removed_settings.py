@@ -1,4 +1,4 @@
-"""Settings, flags, variables and commands that are gone, each with what to use instead.
+"""Removed settings, flags, variables and commands, each with its replacement.
 
 Every reader of settings asks here before it calls a name unknown. A row is a sentence in the imperative. Its
 key is one of
@@ -6,9 +6,9 @@ key is one of
 - ``engine.NAME``, a setting of the engine that ``agentspec serve`` starts: its YAML key, its environment
   variable, the flag ``agentspec serve --NAME`` and the plug-in's key ``NAME``;
 - ``GROUP.NAME``, any other setting of ``agentspec.yaml``: its YAML key and its environment variable;
-- ``plugin.NAME``, a key of the plug-in's JSON alone;
-- ``agentspec COMMAND --FLAG``, a flag alone, and ``agentspec COMMAND``, a command;
-- ``$AGENTSPEC_NAME``, an environment variable alone.
+- ``plugin.NAME``, a key that only the plug-in's JSON had;
+- ``agentspec COMMAND --FLAG``, a flag that was no setting, and ``agentspec COMMAND``, a command;
+- ``$AGENTSPEC_NAME``, an environment variable that was no setting.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class StageStats(SpeculationStats):
 
     @property
     def saved_by_others_s(self) -> float | None:
-        """Other engines' part of :attr:`saved_s`, as of the accepted tokens; None if there is none."""
+        """Other engines' part of :attr:`saved_s`, equal to their part of the accepted tokens; or None."""
         from_others = self.num_accepted_from_fleet + self.num_accepted_from_snapshot
         if not from_others:
             return None

@@ -50,7 +50,7 @@ class Tags:
         max_draft: most draft tokens per step; 0 = no speculation.
         min_match: fewest matching tokens that a draft needs.
         learn: False keeps the output out of all trees.
-        subject: :func:`subject_hash` of the person whose data the output may hold; empty = nobody's.
+        subject: :func:`subject_hash` of the person that the output may be about; empty without one.
         prediction: text that the client expects as output, if any.
         trace: id under which the decode steps are traced; None = not traced.
         stage_source: resolver that found the stage. Engines do not receive it.

@@ -26,7 +26,7 @@ SESSION_HEADER = "x-agentspec-session"
 MAX_DRAFT_HEADER = "x-agentspec-max-draft"  # 0 = no speculation for this request
 MIN_MATCH_HEADER = "x-agentspec-min-match"
 LEARN_HEADER = "x-agentspec-learn"  # 0 = this output joins no tree
-SUBJECT_HEADER = "x-agentspec-subject"  # whose data the output may hold, for an erasure
+SUBJECT_HEADER = "x-agentspec-subject"  # the person that the output may be about, for an erasure
 AFFINITY_HEADER = "x-agentspec-affinity"  # from the gateway to a router: equal for calls of one engine
 TRACE_HEADER = "x-agentspec-trace"  # 1 = trace every decode step: its draft, and the accepted tokens
 
@@ -51,7 +51,7 @@ XARG_TRACE = "agentspec_trace"  # the request's id, if its decode steps are trac
 # prefix of the routes that OpenAI's API does not have, in the gateway and in the plug-in's control channel
 OWN_PREFIX = "/agentspec/"
 
-# URL form: /stages/<path>/v1/..., /workflows/<path>/v1/..., and /sessions/<id> before them or alone
+# URL form: /stages/<path>/v1/..., /workflows/<path>/v1/..., and /sessions/<id> before them or without them
 STAGE_URL_PREFIX = "/stages/"
 WORKFLOW_URL_PREFIX = "/workflows/"
 SESSION_URL_PREFIX = "/sessions/"
@@ -66,7 +66,7 @@ SESSION_HEADERS = (
     "x-litellm-session-id",
     "x-claude-code-session-id",
     "x-session-affinity",  # OpenCode
-    "x-dynamo-parent-session-id",  # likewise
+    "x-dynamo-parent-session-id",  # OpenCode, too
     "x-dynamo-session-id",
     "session-id",  # Codex
     "session_id",

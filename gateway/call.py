@@ -159,7 +159,7 @@ _BY_SEGMENTS = sorted(
 
 
 def meant_path(path: str) -> str | None:
-    """Return the path of the API that ``path`` ends like, whatever its slashes and case; None without one."""
+    """Return the API's path that ends ``path``, ignoring extra slashes and case; None without one."""
     segments = tuple(part for part in path.lower().split("/") if part)
     for ending, served in _BY_SEGMENTS:
         if segments[-len(ending) :] == ending:

@@ -3,8 +3,8 @@
 Every setting is also ``$AGENTSPEC_<GROUP>__<NAME>`` (``AGENTSPEC_ROUTING__SPILL=2``), with lists and groups
 as JSON. A value ``${NAME}`` in the file is that environment variable, which keeps secrets out of the file.
 
-While the gateway runs, the file is read again on SIGHUP, or when it changes. A good version comes into force.
-A bad one changes nothing, but takes away from clients what it takes away, see :meth:`Reload.read`.
+While the gateway runs, the file is read again on SIGHUP, or when it changes. A valid version takes effect.
+An invalid version only revokes the keys that it lacks, see :meth:`Reload.read`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def load_settings(path: Path | None, raw: bytes | None = None) -> Settings:
 def readable_keys(raw: bytes, path: Path) -> tuple[KeySettings, ...] | None:
     """Return the API keys of a file with mistakes elsewhere; None if its list of keys can't be trusted.
 
-    The list counts if it is valid by itself, and if everything up to its end is YAML: it is not cut off then.
+    The list counts if it is valid, and if everything up to its end is YAML, so that it is not cut off.
     """
     try:
         tree = _before_mistake(raw.decode(), path)
@@ -252,14 +252,14 @@ class Version:
 
 
 class Reload:
-    """Puts versions of the file at ``path`` into force, and logs the errors of bad ones.
+    """Applies new versions of the file at ``path``, and logs the errors of invalid ones.
 
-    A file that is being written differs from look to look. Its content is kept at each look, and is put into
-    force once two looks found it the same. SIGHUP puts the content of its moment into force.
+    A file that is being written differs from one check to the next. Each check keeps the content, which takes
+    effect when two checks in a row have found the same. SIGHUP applies the present content.
 
     Args:
-        read: parses a file's content, in a thread: that takes long, and streams go on. Returns what puts the
-            settings into force, in the event loop.
+        read: parses a file's content, in a thread, so that streams continue. Returns a function that applies
+            the settings, in the event loop.
         salvage: the same for content that ``read`` or its result refused; see RunningSettings.
     """
 
@@ -310,7 +310,7 @@ class Reload:
         return None if stamp == self._read_stamp else self._last
 
     async def read(self, version: Version) -> None:
-        """Put a version into force. If it is bad, log its errors, and take away what it takes away."""
+        """Apply a version. If it is invalid, log its errors, and revoke the keys that it lacks."""
         self._last, self._read_stamp = version, version.stamp
         if isinstance(version.content, ConfigError):
             _log(version.content)

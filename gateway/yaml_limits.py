@@ -18,7 +18,7 @@ from agentspec.errors import ConfigError
 
 MAX_BYTES = 2 << 20
 MAX_DEPTH = 32  # the scanner's time grows with the square of it
-MAX_NODES = 100_000  # with every alias counted as what it stands for
+MAX_NODES = 100_000  # with every alias counted at its full size
 
 
 class LimitError(MarkedYAMLError):
@@ -73,14 +73,14 @@ class _BoundedComposer(Composer):
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """What a node stands for with its aliases: number of values, and levels."""
+    """The size of a node with its aliases expanded: number of values, and levels."""
 
     num_values: int = 1
     num_levels: int = 1
 
 
 def _check_size(root: Node) -> None:
-    """Raise LimitError if aliases stand for too much, or for themselves. Each node is visited once."""
+    """Raise LimitError if aliases expand to too much, or contain themselves. Each node is visited once."""
     known: dict[int, _Extent | None] = {}  # None = not complete
 
     def extent(node: Node) -> _Extent:

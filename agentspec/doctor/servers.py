@@ -138,7 +138,7 @@ def _models(client: httpx.Client, root: str) -> list[str] | Finding:
 
 
 def _ask(client: httpx.Client, root: str, model: str, headers: dict[str, str], **more: Any) -> httpx.Response:
-    """Return the answer to a greedy chat whose tags are in the base URL."""
+    """Return the answer to a greedy chat with its tags in the base URL."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": SAY}],

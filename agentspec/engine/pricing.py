@@ -135,10 +135,9 @@ class Pricing:
     are always verified.
 
     Args:
-        price: constant cost of a draft token, in accepted tokens (0 to 1); None = learn it from the steps'
-            times.
-        has_lulls: ask seldom for drafts of stages that gain less than their drafts cost; only without a constant
-            price.
+        price: constant cost of a draft token, in accepted tokens (0 to 1); None = learned from step times.
+        has_lulls: ask seldom for drafts of stages that gain less than their drafts cost. Has no effect with
+            a constant price.
     """
 
     def __init__(self, price: float | None = None, *, has_lulls: bool = True) -> None:

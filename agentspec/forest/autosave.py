@@ -32,7 +32,7 @@ class ForestAutosave:
     """Loads the trees from a file at the start, and saves them periodically and at the end.
 
     A missing file is not an error. A save that fails is logged; the next one tries again. A process that is
-    killed loses what it learned since the last save, so small trees are saved more often by default.
+    killed loses outputs learned since the last save, so small trees are saved more often by default.
 
     Args:
         save_every_s: seconds between two saves. None = ``SHARE`` times what the last one took, ``LEAST_S`` to

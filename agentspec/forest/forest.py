@@ -239,7 +239,7 @@ class Forest:
     def draft_after(
         self, assumed: Iterable[tuple[str, Tokens]], max_tokens: int = 32, min_prob: float = 0.0
     ) -> list[Draft]:
-        """Draft as if each request's output had gone on with some tokens, e.g. those of a model's draft.
+        """Draft as if some tokens followed each request's output, e.g. those of a model's draft.
 
         Nothing changes, and the learned rule learns nothing from these drafts. Arguments, result and errors
         are those of :meth:`step`.

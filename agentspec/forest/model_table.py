@@ -63,7 +63,7 @@ class ModelTable:
     """Maps stages to the core's models, and creates them on first use. Not thread-safe.
 
     A stage has a model of its own as long as there is room. Beyond that, stages of the same tenant share a
-    model: the least used model becomes that of its stage and of all further ones, which go on learning
+    model: the least used model becomes that of its stage and of all further ones, which continue to train it
     together. A stage that is used twice as often as another one takes over its room; the other one shares
     from then on. So stages that take turns keep what they have learned, and no stage has less than a shared
     model. A model of its own begins with what the shared one knows.

@@ -29,7 +29,7 @@ Path = tuple[str, ...]  # of a stage or of an enclosing path; () is the tenant's
 _MODELS_SHARE = 16  # of a budget
 _FIRST_SHARE = 4  # of a budget, for a single model
 _IDLE_SESSIONS_SHARE = 8  # of a tenant's budget
-_PASTS_SHARE = 64  # of the total budget, and beside it
+_PASTS_SHARE = 64  # of the total budget, in addition to it
 _WEIGHT_PER_WIDER_TREE = 64
 _MOST_EXPIRED = 8  # sessions per call: more than one request can leave behind
 

@@ -25,8 +25,8 @@ SessionKey = tuple[str, bytes]  # tenant, hash of the session's name
 MOST_TOKENS = 8192
 MOST_OUTPUTS = 64
 
-_PAST_BYTES = 1000  # beside its outputs
-_OUTPUT_BYTES = 200  # beside the tokens
+_PAST_BYTES = 1000  # without its outputs
+_OUTPUT_BYTES = 200  # without the tokens
 
 
 @lru_cache(_RECENT_SESSIONS)
@@ -183,7 +183,7 @@ class _Past:
 class SessionPasts:
     """The latest outputs of sessions without a live request. Not thread-safe.
 
-    A call takes O(1), or O(what it drops).
+    A call takes O(1), or O(dropped outputs).
 
     Args:
         most_bytes: of all tenants. Beyond it, the session without a new output for longest is dropped.

@@ -63,7 +63,7 @@ class AnswerParts(ResponseWriter):
 
     @property
     def is_full(self) -> bool:
-        """False always: Ray takes parts as they come."""
+        """Always False: Ray takes each part immediately."""
         return False
 
     async def drain(self) -> None:

@@ -29,7 +29,7 @@ class ClusterOptions(BaseModel):
         max_engines: more than ``engines`` scales their number by load.
         gateways: gateway replicas.
         cpus, gpus: of each engine replica.
-        requests: most requests in flight on an engine replica; further ones go to the next. None = its slots.
+        requests: most requests in flight on an engine replica; Ray sends others elsewhere. None = its slots.
         target_requests: requests in flight per engine that autoscaling aims at, without drafts. None = half
             of ``requests``.
         scale_up_s, scale_down_s: seconds for which a load must last before engines are started or stopped.

@@ -102,7 +102,7 @@ class RayUpstream:
 
     @asynccontextmanager
     async def _parts(self, call: ApiCall) -> AsyncIterator[AsyncIterator[AnswerPart]]:
-        """Send the call to the replica of its affinity. On exit the replica stops, wherever it is."""
+        """Send the call to the replica of its affinity. On exit the replica stops the call at any stage."""
         affinity = affinity_header(call, self._routing)
         engines = self._engines.options(method_name="answer", stream=True)
         if affinity is not None:

@@ -94,7 +94,7 @@ class Skipped:
             self.reasons.append(reason)
 
     def lines(self, name: str) -> Iterator[str]:
-        """Yield what was left out of this file, as lines of text."""
+        """Yield lines of text about records of this file that were left out."""
         if self.num_records:
             yield f"{name}: {self.num_records} records are no calls and were left out; the first ones:"
             yield from (f"  {reason}" for reason in self.reasons)
@@ -224,7 +224,7 @@ def _tag(record: Mapping[str, Any], name: str) -> str | None:
 class _GrowingChats:
     """Finds chats that were logged whole at each call: a record begins with all messages of an earlier one.
 
-    Programs edit the system prompt from call to call (the date), and replace what is old by a summary: system
+    Programs edit the system prompt from call to call (the date), and replace old parts by a summary: system
     prompts are not compared, and the last three messages of an earlier record stand for all of it. If
     ``is_exact``, all messages have to be equal: an engine that replays the calls needs each prompt.
 

@@ -99,7 +99,7 @@ def _first(record: Record, *names: str) -> Any:
 
 
 def _more(asked: Record) -> Record:
-    """Return the parameters that LiteLLM logs beside the messages."""
+    """Return the parameters that LiteLLM logs next to the messages."""
     more = _first(asked, "model_parameters", "optional_params")
     return more if isinstance(more, Mapping) else {}
 
@@ -296,7 +296,7 @@ def _numbered(found: Record, prefix: str) -> list[dict[str, Any]]:
 def messages_of(given: Any) -> list[Any]:
     """Return messages of any API in the form of OpenAI's chat completions; a text is a user's message.
 
-    Parts that are no text (images, thoughts) are left out. What is no message is returned as it is.
+    Parts that are no text (images, thoughts) are left out. Other values are returned unchanged.
     """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
@@ -407,7 +407,7 @@ def response_of(response: Any) -> Any:
 
 
 def _choice(choice: Any) -> Any:
-    """Return a choice whose message has text and tool calls, for a refusal, parts or a ``function_call``."""
+    """Return a choice with a message of text and tool calls, for a refusal, parts or a ``function_call``."""
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
         return choice

@@ -99,7 +99,7 @@ class CallLibrary:
         """Return the next answers to this conversation.
 
         Raises:
-            UnrecordedCallError: there is none; the message names the nearest record.
+            UnrecordedCallError: no record matches; the message names the nearest one.
             ConfigError: a message is malformed.
         """
         asked = turns(prompt)

@@ -141,7 +141,7 @@ class PromptLookup:
 
 
 def forest_config(sources: tuple[Source, ...], limit_bytes: int = UNLIMITED_BYTES) -> ForestConfig:
-    """Return a configuration whose only limit is that of all trees of a tenant together."""
+    """Return a configuration with one limit, on all trees of a tenant together."""
     return ForestConfig(
         stage_limit_bytes=UNLIMITED_BYTES,
         session_limit_bytes=UNLIMITED_BYTES,

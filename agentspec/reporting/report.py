@@ -80,7 +80,7 @@ class Outputs:
 
 
 def _is_writable(path: Path, folder: Path) -> bool:
-    """Try it, since rights alone don't show a file system that is read-only."""
+    """Try to write, since permissions don't reveal a read-only file system."""
     try:
         if path.exists():
             with path.open("ab"):

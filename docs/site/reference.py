@@ -39,7 +39,7 @@ SETTINGS_FILE = Path(__file__).parents[2] / "deploy" / "agentspec.yaml"
 SETTINGS_INTRODUCTION = """\
 # Settings
 
-For whoever runs a gateway or an engine: every setting, its flag and its variable.
+For operators of a gateway or an engine: every setting, its flag and its variable.
 `python -m docs.site.reference` makes this page from the code.
 
 A setting is in the YAML file of `agentspec serve --config FILE`, in a group: `routing: {spill: 2}`. Its

@@ -54,7 +54,7 @@ class ApiKeys:
         keys: this gateway's own keys, with each digest once.
         before: the keys in force until now, with what follows. A key with unchanged limits keeps its state.
         make_limits: returns the limits of a key; None = its own, in this process.
-        are_needed: a key is needed even if there is none yet.
+        are_needed: requests need a key even while no key exists.
         shared: keys of all gateways. An own key replaces the one with its digest.
     """
 

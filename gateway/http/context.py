@@ -19,7 +19,7 @@ _KEY = "agentspec.context"
 
 
 class RequestHeaders(Headers):
-    """Headers with a lookup table. Starlette's scan the list each time, and tags alone ask for a dozen names.
+    """Headers with a lookup table. Starlette's class scans a list each time, and tags need a dozen names.
 
     If a name occurs several times, the first header counts; ``getlist`` and ``raw`` have all of them.
     """

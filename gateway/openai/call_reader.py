@@ -18,7 +18,7 @@ SPACE = re.compile(r"\s*")
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
 NO_ARGUMENTS = "{}"
-MAX_NAME_CHARS = 256  # of a key or a function's name: what is longer is no call
+MAX_NAME_CHARS = 256  # a call has no longer key and no longer function name
 ARGUMENTS = ("arguments", "parameters")
 OUTSIDE = re.compile(r'[^"{}\[\]<]*')  # characters of an object or a list that are neither string nor bracket
 PLAIN_OUTSIDE = re.compile(r"[\s\d+.,:aefilnrstuyEIN-]*")  # the same, only those that JSON has
@@ -37,7 +37,7 @@ class TextSource:
     Attributes:
         text: the text from a position that was kept, or that was read up to, on.
         position: index in ``text`` of the next character.
-        is_over: no more text will come.
+        is_over: True if the text is complete.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class TextSource:
         return self.position
 
     def release(self, position: int | None = None) -> None:
-        """End ``keep``; with ``position`` go on from there."""
+        """End ``keep``; with ``position``, continue from there."""
         self._is_kept = False
         if position is not None:
             self.position = position
@@ -87,7 +87,7 @@ class TextSource:
             yield
 
     def tag_ahead(self, *tags: str) -> Reading[str]:
-        """Return which of ``tags`` comes next, without reading it; empty if none."""
+        """Return the one of ``tags`` that is next, without reading it; empty if none is."""
         most = max(map(len, tags), default=0)
         while True:
             rest = self.text[self.position : self.position + most]
@@ -123,14 +123,14 @@ CallEvent = CallBegun | Arguments | CallEnded
 
 
 class _BrokenError(Exception):
-    """What comes next can't be part of a call."""
+    """The next character can't be part of a call."""
 
 
 class CallReader:
     """Reads the object behind an opening tag.
 
-    A call has begun once its name and the first character of its arguments are known. Until then, whatever
-    can't be part of a call makes all of it text again. Afterwards it ends the call.
+    A call has begun once its name and the first character of its arguments are known. Before, text that
+    can't be part of a call turns all of it into text. Afterwards, such text ends the call.
 
     Args:
         source: the text, kept from the object on: the reader releases it when the call begins.
@@ -147,7 +147,7 @@ class CallReader:
         self._early: list[str] = []  # arguments that came before the name
 
     def read(self) -> Reading[bool]:
-        """Read the call. False: there is none, and no event was emitted."""
+        """Read the call. Return False, without an event, if the text is not a call."""
         is_complete = True
         try:
             yield from self._object()
@@ -322,7 +322,7 @@ class CallReader:
                 return
 
     def _ends_here(self, char: str) -> Reading[bool]:
-        """Return True if an object can't go on with ``char``, which is neither a bracket nor a quote."""
+        """Return True if no object continues with ``char``, which is neither a bracket nor a quote."""
         if char == "<" and self._has_begun:
             return bool((yield from self._source.tag_ahead(OPEN, CLOSE)))
         return True
@@ -347,8 +347,8 @@ class CallReader:
     def _brace_in_string(self, write: Callable[[str], object]) -> Reading[bool]:
         """Read a brace in a string of a call that has begun. True if the string was read to its end as well.
 
-        A brace and a closing tag end the call if the string does not go on as JSON does: the model has then
-        forgotten the quote, or escaped it, as in ``"C:\\dir\\"``. The brace is the call's own.
+        A brace and a closing tag end the call if no JSON string continues behind them: the model has
+        then forgotten the quote, or escaped it, as in ``"C:\\dir\\"``. The brace ends the call's object.
         """
         start = self._source.keep()
         self._source.position += 1
@@ -365,7 +365,7 @@ class CallReader:
         return is_read
 
     def _ends_as_json(self) -> Reading[bool]:
-        """Read the rest of a string. True if JSON goes on behind it; the source is then behind the string."""
+        """Read the rest of a string. True if JSON continues behind it, where the source then stands."""
         while True:
             self._source.take(TEXT_INSIDE)
             char = yield from self._source.ahead()

@@ -42,7 +42,7 @@ EMPTY: tuple[object, ...] = (False, "", [], {})
 
 
 def refuse_unsupported(table: Table, body: Mapping[str, Any]) -> None:
-    """Raise RequestError if ``body`` has a refused field whose value asks for something."""
+    """Raise RequestError if ``body`` has a refused field with a value that asks for a feature."""
     for name, value in _given(body, ""):
         rule = table.get(name)
         if rule is None or rule.use is not Use.REFUSED or value is None:

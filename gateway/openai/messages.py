@@ -1,8 +1,8 @@
 """Reading of chat messages as agents keep them in histories: with nulls, old forms and parts of several APIs.
 
-A message that is refused once is refused for good, because the agent sends it again with every later turn. So
-whatever an API answers is accepted as input: parts of OpenAI's chat and responses, vLLM's and Anthropic's.
-Templates know roles, text and calls of functions. The names of what is left out are sent in a header.
+An agent sends each message again with every later turn, so a refused message would end the conversation.
+Every answer of an API is therefore accepted as input: parts of OpenAI's, vLLM's and Anthropic's.
+Templates know roles, text and calls of functions. A response header names the parts that were left out.
 """
 
 from __future__ import annotations

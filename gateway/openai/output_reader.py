@@ -1,4 +1,4 @@
-"""Reading of one output as it comes: text, reasoning and tool calls."""
+"""Reads one streamed output: text, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agentspec.gateway.openai.call_reader import (
 from agentspec.generation import THINK_CLOSE, THINK_OPEN, ThinkTags
 
 NO_TAG = re.compile(r"[^<]*")
-CLOSERS = re.compile(r"[\s}\]]*")  # what a model may write too much at the end of a call
+CLOSERS = re.compile(r"[\s}\]]*")  # superfluous characters of a model at the end of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ class OutputReader:
         self._reading = self._output()
 
     def push(self, text: str) -> list[Event]:
-        """Add text and return what is certain now."""
+        """Add text and return the events that are certain now."""
         self._source.add(text)
         next(self._reading, None)
         return self._taken()
 
     def end(self) -> list[Event]:
-        """Return the rest: the output is over."""
+        """Return the last events, at the end of the output."""
         self._source.is_over = True
         return self.push("")
 

@@ -169,7 +169,7 @@ class OpenItem:
 
 
 class ResponseOutput:
-    """The output of one response, built from what is read of it, in order.
+    """The output of one response, built from an ``OutputReader``'s events, in order.
 
     Attributes:
         items: complete items.

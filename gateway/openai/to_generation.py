@@ -69,7 +69,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 
 def chat_request(body: ChatBody, tags: Tags, request_id: str, left_out: LeftOut) -> GenerationRequest:
-    """Return the request for a chat call, and add what it lacks to ``left_out``. Raises RequestError."""
+    """Return the request for a chat call, and add omitted parts to ``left_out``. Raises RequestError."""
     if body.top_logprobs is not None and not body.logprobs:
         raise RequestError("top_logprobs needs logprobs to be true", param="top_logprobs")
     messages = read_messages(body.messages, left_out)

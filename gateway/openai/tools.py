@@ -1,4 +1,4 @@
-"""What binds a request's output: a JSON schema, regex, choice or grammar, and calls of its tools."""
+"""Constraints on a request's output: a JSON schema, regex, choice or grammar, and calls of its tools."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class ChosenTools:
     Attributes:
         tools: tools for the prompt, in the format of chat.
         form: form of an output that is no call.
-        grammar: Lark grammar of an output that is calls; None = unconstrained. With a form, either may come.
+        grammar: Lark grammar of calls; None = unconstrained. With a form, the output may be either.
     """
 
     tools: Tools | None = None

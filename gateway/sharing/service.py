@@ -27,7 +27,7 @@ from agentspec.stages import check_tenant
 
 BEAT_S = 1.0
 SETTLED_S = 1.0  # within it other gateways give back what they do not use
-CHUNK_S = 0.25  # a gateway takes so much of a minute's requests at a time
+CHUNK_S = 0.25  # a gateway takes this part of a minute's requests at a time
 
 logger = logging.getLogger("agentspec.gateway")
 

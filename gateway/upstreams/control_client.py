@@ -95,7 +95,7 @@ class EngineControl:
         return 0.0 if self._stages is None else time.monotonic() - self._made_s
 
     async def model_runner(self) -> str | None:
-        """Return ``V1`` or ``V2``, vLLM's model runner beside our plugin; None without it, or if not known.
+        """Return ``V1`` or ``V2``, the model runner of vLLM with the plug-in; None without it or if unknown.
 
         Never raises. The answer is at most ``ABSENT_S`` old.
         """

@@ -198,7 +198,7 @@ class Replica:
         self.control.close()
 
     async def _check_room(self, call: ApiCall) -> None:
-        """Raise RequestError if the call would end a vLLM. Only then the engine is asked what it runs."""
+        """Raise RequestError if the call would end a vLLM. Asks the engine for its model runner only then."""
         if call.body is None or not self.settings.sends_xargs:
             return
         try:

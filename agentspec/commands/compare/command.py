@@ -84,7 +84,7 @@ def run_compare(args: argparse.Namespace) -> int:
 def _run(
     gateway: Gateway, workflow: str | None, command: Sequence[str], runs: list[Measured], *, has_drafts: bool
 ) -> int:
-    """Run the program once, and append what was measured. Return the program's exit status."""
+    """Run the program once, and append the measurements. Return the program's exit status."""
     run_id = f"run-{secrets.token_hex(8)}"
     before = stage_figures(gateway)
     headers = {} if has_drafts else WITHOUT_DRAFTS

@@ -51,7 +51,7 @@ class Outputs:
     Attributes:
         num_identical, num_different: calls with the same request in both runs.
         num_sampled: calls that sample without a seed: any two runs differ.
-        num_alone: calls whose request only one run made.
+        num_alone: calls with a request that only one run made.
         num_unread: calls that failed, were not read to their end, or have no text or tool calls to compare.
     """
 

@@ -48,7 +48,7 @@ class Covered:
         num_outputs: outputs, equal ones once; None if the whole tenant is erased, since that reads nothing.
         num_tokens: their tokens.
         num_bytes: of log and snapshot, of the whole tenant.
-        num_damaged: batches and other values that can't be used, whatever they hold. They are removed.
+        num_damaged: batches and other values that can't be read. They are removed.
     """
 
     num_outputs: int | None
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
     Returns:
         1 if the operator declines, or if batches were removed that could not be read; ``NOT_SETTLED`` if a
-        crash of the store may bring back what was erased.
+        crash of the store may restore erased data.
     """
     place, tombstones = Place(args.corpus), _tombstones(args)
     with place.reading() as store:
@@ -135,7 +135,7 @@ def _erase(
     """Erase as an engine would: the log carries it to all engines.
 
     Returns:
-        What was removed since it could not be read, in sentences.
+        Sentences about values that were removed because they could not be read.
 
     Raises:
         CorpusError: repeat it.

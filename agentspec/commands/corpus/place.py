@@ -1,4 +1,4 @@
-"""The corpus that a command is about: its place, what it holds, and tenants and stages by their names."""
+"""The corpus that a command is about: its location, its content, and tenants and stages by their names."""
 
 from __future__ import annotations
 

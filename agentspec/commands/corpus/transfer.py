@@ -30,7 +30,7 @@ _EXPORTED = Retention(most_bytes=1 << 62, most_age_s=100 * 365 * 86400.0)  # an 
 
 @dataclass(slots=True)
 class Totals:
-    """What was copied. ``num_damaged`` counts the batches that can't be read and were left out."""
+    """Counts of copied records. ``num_damaged`` counts the batches that can't be read and were left out."""
 
     num_scopes: int = 0
     num_outputs: int = 0

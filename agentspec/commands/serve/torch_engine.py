@@ -95,8 +95,8 @@ class EmbeddedEngine:
 
     Attributes:
         name: of the model that it serves.
-        lifetime: a context that runs what is beside the engine; it ends after the upstream is closed.
-        corpus: what it shares with other engines, if anything. ``lifetime`` starts and closes it.
+        lifetime: a context for other services; it ends after the upstream is closed.
+        corpus: shares outputs with other engines, if configured. ``lifetime`` starts and closes it.
     """
 
     upstream: EmbeddedUpstream

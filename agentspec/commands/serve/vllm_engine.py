@@ -1,4 +1,4 @@
-"""vLLM with the plugin, as ``agentspec serve`` starts it: behind the gateway, for others, or alone."""
+"""vLLM with the plugin, as ``agentspec serve`` starts it: for its own gateway, for others, or without one."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ py::array_t<float> acceptance_of(const RowStep& step) {
   return array_of(std::move(acceptance)).reshape({drafts.rows.size(), width});
 }
 
-/// The rows whose verified draft the model made, with its verified and accepted tokens and the worth forgone.
+/// The rows with a verified draft of the model: its verified and accepted tokens, and the trees' worth.
 py::list model_results_of(const RowStep& step) {
   py::list results;
   const auto& rows = made(step).rows;

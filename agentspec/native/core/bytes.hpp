@@ -1,4 +1,4 @@
-// Numbers as bytes, little-endian on every machine: what is stored in files and sent to other engines.
+// Numbers as bytes, little-endian on every machine, for files and for messages to other engines.
 #pragma once
 
 #include <bit>
@@ -33,7 +33,7 @@ class ByteWriter {
   std::vector<std::byte> bytes_;
 };
 
-/// The inverse. Every get() throws ConfigError, with the name of what is read, if too few bytes are left.
+/// The inverse. Every get() throws ConfigError, with the name of the value, if too few bytes are left.
 class ByteReader {
  public:
   ByteReader(std::span<const std::byte> bytes, const char* name) : rest_(bytes), name_(name) {}

@@ -16,7 +16,7 @@ namespace agentspec {
 constexpr std::int64_t kModelDrafts = -1;
 
 /// Where a step's samples arrive, and where its drafts are written: memory of the engine, row after row. Read
-/// and written by run() alone.
+/// and written only by run().
 struct StepBuffers {
   const std::int32_t* num_sampled = nullptr;  // per row
   const std::int64_t* sampled = nullptr;      // `sampled_width` per row, of which num_sampled count
@@ -56,7 +56,7 @@ class RowStep {
   std::size_t draft_width() const { return buffers_.draft_width; }  // most draft tokens of a row
   /// Counts the time of the step for its rows, as LiveRows::count_saving() does.
   void count_saving(const StepSaving& saving);
-  double begin_s() const { return begin_s_; }  // of a clock that never goes back
+  double begin_s() const { return begin_s_; }  // of a monotonic clock
   double took_s() const { return took_s_; }
   const std::string& error() const { return error_; }  // empty: there was none
 

@@ -120,7 +120,7 @@ float worth_of(std::span<const float> chances, double price) {
   return std::accumulate(chances.begin(), chances.end(), -static_cast<float>(price * chances.size()));
 }
 
-/// Returns what is dictated behind the sampled tokens; nothing if they are others.
+/// Returns the dictated tokens behind the sampled ones; nothing if the sampled tokens differ.
 std::span<const std::int32_t> behind(std::span<const std::int32_t> sampled,
                                      std::span<const std::int32_t> dictated) {
   const bool is_begun =
@@ -128,7 +128,7 @@ std::span<const std::int32_t> behind(std::span<const std::int32_t> sampled,
   return is_begun ? dictated.subspan(sampled.size()) : dictated.first(0);
 }
 
-/// Replaces the trees' draft by what is dictated. It stays if it is longer, or if its first other token is
+/// Replaces the trees' draft by the dictated tokens. It stays if it is longer, or if its first other token is
 /// likelier than not: the model may split the dictated text into these tokens.
 void take_dictated(std::span<const std::int32_t> dictated, const BatchDrafts& drafts, RowDrafts::Row& row) {
   const auto draft = std::span(drafts.token_ids).subspan(row.begin, row.size);
@@ -271,7 +271,7 @@ RowDrafts LiveRows::complete(BatchDrafts&& drafts, std::vector<RowDrafts::Row>&&
   return made;
 }
 
-// The draft `number` of the trees, or what is dictated.
+// The draft `number` of the trees, or the dictated tokens.
 LiveRow::Drafted LiveRows::from_trees(const Part& part, const BatchDrafts& drafts, std::size_t number,
                                       const RowLimits& limits, RowDrafts::Row& row) {
   row.begin = static_cast<std::size_t>(drafts.offsets[number]);

@@ -54,7 +54,7 @@ struct NewRow {
 /// Finds a request's end: what follows it is not learned, counted or drafted for. A row is counted before it
 /// enters the core. When it enters, the core receives the earlier tokens.
 ///
-/// A row whose text is in doubt is lost: it is counted, but nothing is learned or drafted any more.
+/// A row with uncertain text is lost: it is counted, but nothing is learned or drafted any more.
 ///
 /// The output of a held row may turn out to have ended earlier, e.g. at a stop string: its counts are kept by
 /// step until it is removed.
@@ -94,7 +94,7 @@ class LiveRow {
   /// True once its first token is known.
   bool has_output() const { return has_output_; }
   std::size_t num_output_tokens() const { return num_tokens_ - made_.num_prompt_tokens; }
-  /// True if the output ended by itself: at a stop token, or at its greatest length.
+  /// True if the output ended without an abort: at a stop token, or at its greatest length.
   bool is_ended() const { return is_ended_; }
   /// The part of `num_slots` verified slots that held its last draft. The rest held padding.
   std::size_t num_verified(std::size_t num_slots) const { return std::min(num_slots, num_drafted_); }
@@ -223,11 +223,12 @@ class LiveRows {
   void add(std::string_view name, NewRow made);
   /// Connects a row with a request of the core, which then drafts for it. Ignores an unknown name.
   void enter(std::string_view name, RequestId request);
-  /// Continues a row whose request the engine stopped and starts anew, now with `num_tokens` tokens of prompt
-  /// and output. Its draft was dropped. A row with another number of tokens is lost. Ignores an unknown name.
+  /// Continues a row whose request the engine preempted and starts again, now with `num_tokens` tokens of
+  /// prompt and output. Its draft was dropped. A row with another number of tokens is lost. Ignores an
+  /// unknown name.
   void resume(std::string_view name, std::size_t num_tokens);
   /// The engine computes a row's prompt, or computes it again. A row that has output is lost: the engine
-  /// drops what it sampled from a cache that failed to load. Ignores an unknown name.
+  /// drops tokens sampled from a cache that failed to load. Ignores an unknown name.
   void prefill(std::string_view name);
   /// Gives a row up: it is counted, but nothing is learned or drafted for it. Ignores an unknown name.
   void lose(std::string_view name);

@@ -73,14 +73,14 @@ class PlainStep {
   std::map<std::uint32_t, Means> sizes_;  // by the least number of requests of a size
 };
 
-/// Measures the steps of one engine. Has no clock: times are seconds on any clock that never goes back. Not
+/// Measures the steps of one engine. Has no clock: times are seconds of any monotonic clock. Not
 /// thread-safe.
 class StepMeter {
  public:
   /// `price` is the operator's; none: learn it from the steps.
   explicit StepMeter(std::optional<double> price) : price_(price) {}
 
-  /// The present least chance of acceptance for a draft token.
+  /// The least probability of acceptance with which a token is drafted now.
   double price() const { return price_ ? *price_ : cost_.price(); }
   /// Slots that all steps verified, padding included.
   std::uint64_t num_slots() const { return num_slots_; }
@@ -90,7 +90,7 @@ class StepMeter {
     end_s_ = now_s;
     drafting_s_ = 0;
   }
-  /// Takes a step. Returns the time that its drafts saved; none if no steps without drafts tell the time.
+  /// Takes a step. Returns the time that its drafts saved; none before any step without drafts was measured.
   /// Drafting for the next step began at `begin_s` and ended at `end_s`; the forward pass is before it. The
   /// step processed `num_scheduled` tokens. `num_decoding` rows were decoding before it. It verified
   /// `num_slots` slots for them, padding included, and gave them `num_new` tokens.

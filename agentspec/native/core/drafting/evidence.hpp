@@ -35,7 +35,7 @@ struct HashedCell {
   static constexpr int kMostSeen = 15;
   static constexpr int kTagBits = 5;
   static constexpr int kFirstSeen = 1;       // weight of the first estimate, one half
-  static constexpr int kLeastProtected = 5;  // with so many tokens, it is kept for some time
+  static constexpr int kLeastProtected = 5;  // a cell with this many tokens is kept for some time
 
   std::int16_t stretched : 7;
   std::uint16_t count : 4;

@@ -55,8 +55,8 @@ class OwnText {
   /// `match`: the longest suffix that occurs in it.
   OwnText(const Automaton* automaton, Cursor match) : automaton_(automaton), context_(match) { settle(); }
 
-  /// Adds what it says of a token, which trees propose. Their longest context has `of_all` tokens. Looks up
-  /// the token in a few contexts.
+  /// Adds the text's evidence for a token that trees propose. Their longest context has `of_all` tokens.
+  /// Looks up the token in a few contexts.
   void tell(std::int32_t token, std::uint32_t of_all, Evidence& evidence) const {
     if (automaton_ == nullptr) return;
     evidence.add_own(length_before(token), context_.length, of_all);
@@ -140,7 +140,7 @@ void draft_chain(ContextViews views, OwnText own, std::int32_t before, const Acc
 /// Drafts the most probable next tokens, best first, over the union of the suffix trees. Each suffix tree is
 /// read with its longest context and with a shorter one that has more evidence. The shorter context adds
 /// alternatives where the longest has little evidence. A token that follows a context at least two thirds as
-/// long as the longest is judged by such contexts alone. Keeps only scratch memory between calls.
+/// long as the longest is judged only by such contexts. Keeps only scratch memory between calls.
 class LearnedTree {
  public:
   /// Fills `draft` and `scored`, which must be empty. `before` is the last token (-1: none). `own` is asked

@@ -89,8 +89,8 @@ void draft_from_own_index(const Request& request, Cursor match, const DraftOptio
 /// Improves scratch.draft by the shared indices, after follow_links(). A request with a model is drafted for
 /// from all trees together, by its model. `own` is the match in its own index.
 void improve_draft(Request& request, Cursor own, const DraftOptions& options, DraftScratch& scratch);
-/// Sets scratch.draft to the draft that would follow if the text went on with `tokens`. Changes nothing else:
-/// the request's last draft stays the one whose outcome is learned.
+/// Sets scratch.draft to the draft that would follow if `tokens` followed the text. Changes nothing else:
+/// the request's last draft stays the one that outcomes are learned for.
 void draft_after(const Request& request, std::span<const std::int32_t> tokens, const DraftOptions& options,
                  DraftScratch& scratch);
 

@@ -74,7 +74,7 @@ class BatchStep {
   /// Throws ConfigError.
   BatchStep(std::uint32_t depth, std::size_t num_threads, MemoryBudget& budget);
 
-  /// True if so much output is ingested in pieces, with the lock released in between.
+  /// True if the update's output is long and ingested in pieces, with the lock released in between.
   static bool is_in_pieces(const BatchUpdate& update);
   /// Announces a batch of `num_requests` requests, so that sleeping threads wake up in time. Needs no lock.
   void expect(std::size_t num_requests);
@@ -85,7 +85,7 @@ class BatchStep {
   /// unless the output is ingested in pieces.
   BatchDrafts step(const RequestBatch& batch, const BatchUpdate& update, const DraftLimits& limits,
                    bool is_deferrable, std::unique_lock<FairMutex>& lock);
-  /// Drafts as if the output had gone on with the update's tokens. Changes nothing.
+  /// Drafts as if the update's tokens followed the output. Changes nothing.
   BatchDrafts draft_after(const RequestBatch& batch, const BatchUpdate& update, const DraftLimits& limits);
   /// Updates are deferred by step(). Every call that reads or changes an index or a model applies them first.
   bool has_deferred() const { return deferred_.is_waiting; }

@@ -61,7 +61,7 @@ class ForestCore {
   /// unless a decode step waits for the result. O(indices * tokens * chain). Throws TokenError, ConfigError.
   void learn(std::span<const IndexId> indices, std::span<const std::int32_t> tokens,
              const SequenceKind& kind = {}, bool is_awaited = false);
-  /// Removes the outputs of exactly these tokens from each of the indices, in pieces, and what is left of
+  /// Removes the outputs of exactly these tokens from each of the indices, in pieces, and the rest of
   /// them after evictions. Live requests keep theirs. O(indices * tokens * chain). Throws TokenError.
   void forget(std::span<const IndexId> indices, std::span<const std::int32_t> tokens);
   /// Returns the next unread outputs of an index, the oldest first, about kReadTokens at a time; none at the
@@ -86,10 +86,10 @@ class ForestCore {
   /// probable than min_prob. Without a model the draft of the highest score wins; ties stay with the more
   /// specific source. O(new tokens + match lengths * max_tokens) per request and source. With `learn_later`,
   /// the updates of shared indices and models are deferred. A thread applies them after the step, or the next
-  /// call whose result depends on them does. Long output is learned immediately.
+  /// call that depends on them does. Long output is learned immediately.
   BatchDrafts step(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0,
                    bool learn_later = false);
-  /// Drafts for a batch as if the output of each request had gone on with the update's tokens, e.g. those of
+  /// Drafts for a batch as if the update's tokens followed the output of each request, e.g. those of
   /// another draft. Changes nothing. O(match lengths * (tokens + max_tokens)) per request and source. Throws
   /// UnknownIdError, DuplicateIdError, TokenError.
   BatchDrafts draft_after(const BatchUpdate& update, std::uint32_t max_tokens, double min_prob = 0);

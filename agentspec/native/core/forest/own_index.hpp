@@ -58,7 +58,7 @@ inline bool try_append(std::vector<std::int32_t>& to, std::span<const std::int32
 }
 
 /// A request's index, from the text that waits for it to its end. Output that arrives before the index is
-/// ready waits, too. When memory runs out the request goes on without an index. Its builder alone uses
+/// ready waits, too. When memory runs out the request continues without an index. Only its builder uses
 /// text() and building(), without the forest's lock; everything else needs the lock.
 class OwnIndex {
  public:

@@ -82,7 +82,7 @@ class SuffixIndex {
   /// Stops learning a live sequence and removes some tokens from its end. Returns true once the sequence is
   /// removed. O(kPieceTokens * chain). Throws UnknownIdError.
   bool remove_piece(SequenceId id);
-  /// Removes some tokens of an output that equals `tokens` (not empty), or of what is left of it after
+  /// Removes some tokens of an output that equals `tokens` (not empty), or of the rest of it after
   /// evictions. Live sequences stay. Returns true if there may be more to remove.
   /// O(tokens + kPieceTokens * chain).
   bool forget_piece(std::span<const std::int32_t> tokens);
